@@ -1,0 +1,1 @@
+"""The one file that operators write, read once and the same for daemons, units and pdctl."""

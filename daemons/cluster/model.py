@@ -1,0 +1,39 @@
+"""What a cluster file says: names, hosts, and each daemon's own settings as plain mappings.
+
+The settings of a daemon are checked by that daemon's ``config.py``, which owns their names,
+defaults and meanings; here only what all of them share has a type.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from daemons.protocol.ids import InstanceName
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+DEFAULT_HOST = "local"
+
+Settings = dict[str, Any]
+
+
+class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A machine: the address under which the others reach it."""
+
+    address: str = "127.0.0.1"
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One cluster file; ``engine``, ``transfer``, ``timers`` hold for every worker unless it says other."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    model: str = DEFAULT_MODEL  # the embedded model's name, or a Hugging Face directory
+    hosts: dict[str, Host] = msgspec.field(default_factory=lambda: {DEFAULT_HOST: Host()})
+    bootstrap: Settings = {}
+    lb: Settings = {}
+    engine: Settings = {}
+    transfer: Settings = {}
+    timers: Settings = {}
+    prefill: dict[InstanceName, Settings] = {}
+    decode: dict[InstanceName, Settings] = {}

@@ -1,0 +1,21 @@
+"""Settings of the engine; this module imports no torch, so that pdctl can check a file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How one rank runs the model."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: CUDA when there is one
+    dtype: Literal["auto", "fp32", "bf16"] = "auto"  # auto: fp32 on CPU, bf16 on CUDA
+    page_size: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16  # tokens per page
+    kv_tokens: Annotated[int, msgspec.Meta(ge=16)] = 16384  # size of the KV pool, in tokens
+    threads: Annotated[int, msgspec.Meta(ge=0)] = 1  # torch threads of a rank; 0: torch's choice
+    batch_tokens: Annotated[int, msgspec.Meta(ge=1)] = 512  # prefill: tokens of one forward
+    chunk_tokens: Annotated[int, msgspec.Meta(ge=1)] = 512  # prefill: tokens of one room in it
+    batch_rooms: Annotated[int, msgspec.Meta(ge=1)] = 64  # rooms of one forward
+    max_model_len: Annotated[int, msgspec.Meta(ge=0)] = 0  # 0: what the model was made for

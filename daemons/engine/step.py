@@ -1,0 +1,39 @@
+"""What a scheduler asks of the engine and what it gets back; plain values, no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from daemons.protocol.generate import Sampling, TokenOut
+from daemons.protocol.ids import RoomKey
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """A room as the sampler sees it: what was asked, and the tokens so far (for penalties)."""
+
+    key: RoomKey
+    sampling: Sampling
+    prompt: tuple[int, ...]
+    output: tuple[int, ...] = ()  # on decode: the first token, which prefill chose
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One room's part of a forward: tokens at consecutive positions from ``start``."""
+
+    key: RoomKey
+    tokens: tuple[int, ...]  # token ids to run; their KV is written
+    start: int  # position of the first of them = tokens already in the cache
+    pages: tuple[int, ...]  # page table: covers positions 0 .. start + len(tokens) - 1
+    samples: bool  # choose a next token after the last of them
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of an :class:`Item`."""
+
+    key: RoomKey
+    token: TokenOut | None = None  # when the item samples
+    prompt_logprobs: tuple[TokenOut, ...] = ()  # of this item's tokens, when asked for
+    error: str = ""  # this room only; the others of the batch are well

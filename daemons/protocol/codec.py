@@ -1,0 +1,71 @@
+"""Bytes on the message plane: two magic bytes, the protocol version, then one msgpack map.
+
+Unknown tags, unknown fields, wrong types and values out of range are refused before anything
+else looks at them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from daemons.protocol.generate import ToFront, ToRank
+from daemons.protocol.handshake import Message
+from daemons.protocol.topology import PROTOCOL_VERSION
+
+MAGIC = b"PD"
+MESSAGE_BYTES_LIMIT = 64 << 20
+
+_encoder = msgspec.msgpack.Encoder()
+_message = msgspec.msgpack.Decoder(Message)
+_to_rank = msgspec.msgpack.Decoder(ToRank)
+_to_front = msgspec.msgpack.Decoder(ToFront)
+_HEAD = MAGIC + bytes([PROTOCOL_VERSION])
+
+
+class BadMessage(Exception):
+    """Bytes that are not one of our messages; the text says why and is safe to log."""
+
+
+def encode(message: Message) -> bytes:
+    """Return the bytes of a message for the plane between ranks."""
+    return _HEAD + _encoder.encode(message)
+
+
+def decode(raw: bytes) -> Message:
+    """Return the message in ``raw``.
+
+    Raises:
+        BadMessage: not ours, another protocol version, or not exactly one valid message.
+    """
+    if len(raw) > MESSAGE_BYTES_LIMIT:
+        raise BadMessage(f"{len(raw)} bytes, the limit is {MESSAGE_BYTES_LIMIT}")
+    if raw[:2] != MAGIC:
+        raise BadMessage("no magic: not a message of this protocol")
+    if raw[2:3] != _HEAD[2:3]:
+        theirs = raw[2] if len(raw) > 2 else None
+        raise BadMessage(f"protocol version: ours {PROTOCOL_VERSION}, theirs {theirs}")
+    try:
+        return _message.decode(memoryview(raw)[3:])
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+        raise BadMessage(str(error)) from error
+
+
+def encode_link(message: ToRank | ToFront) -> bytes:
+    """Return the bytes of a message between a front and its own ranks (same version always)."""
+    return _encoder.encode(message)
+
+
+def decode_to_rank(raw: bytes) -> ToRank:
+    """Return what a front tells its rank; raises BadMessage."""
+    try:
+        return _to_rank.decode(raw)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise BadMessage(str(error)) from error
+
+
+def decode_to_front(raw: bytes) -> ToFront:
+    """Return what a rank tells its front; raises BadMessage."""
+    try:
+        return _to_front.decode(raw)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise BadMessage(str(error)) from error

@@ -1,0 +1,154 @@
+"""A request once it is tokens: what front and rank say to each other, and what the engine reads."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+
+from daemons.protocol.causes import Failure
+from daemons.protocol.ids import Attempt, InstanceName, Room
+
+TOP_LOGPROBS_LIMIT = 128  # as many as a metadata row has room for
+
+NonNegative = Annotated[float, msgspec.Meta(ge=0)]
+Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
+TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+TopCount = Annotated[int, msgspec.Meta(ge=0, le=TOP_LOGPROBS_LIMIT)]
+Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
+
+
+class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How tokens are chosen and when they end; checked by the front, trusted behind it."""
+
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)] = 128
+    min_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
+    temperature: NonNegative = 1.0  # 0 is greedy
+    top_p: Fraction = 1.0
+    top_k: int = -1  # -1: all
+    min_p: Fraction = 0.0
+    repetition_penalty: Annotated[float, msgspec.Meta(gt=0, le=10)] = 1.0
+    frequency_penalty: Penalty = 0.0
+    presence_penalty: Penalty = 0.0
+    seed: int = 0  # the front draws one when the client gave none
+    stop_token_ids: tuple[TokenId, ...] = ()  # end after these (kept in the output)
+    eos_token_ids: tuple[TokenId, ...] = ()  # of the model; ignored with ignore_eos
+    ignore_eos: bool = False
+    logprobs: TopCount | None = None  # None: none; k: the chosen token and the k best
+    prompt_logprobs: TopCount | None = None
+    prompt_logprobs_start: Annotated[int, msgspec.Meta(ge=0)] = 0  # first prompt position wanted
+
+    @property
+    def ending_token_ids(self) -> frozenset[int]:
+        """Tokens that end the text when they are chosen."""
+        eos = () if self.ignore_eos else self.eos_token_ids
+        return frozenset((*self.stop_token_ids, *eos))
+
+
+class TokenOut(msgspec.Struct, frozen=True, array_like=True):
+    """One token that was chosen, with log-probabilities when asked for."""
+
+    id: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()  # best first
+
+
+class FinishReason(StrEnum):
+    """Why a text ended well."""
+
+    STOP = "stop"  # end of sequence, stop token or stop string
+    LENGTH = "length"
+
+
+# --- front -> rank ---------------------------------------------------------------------------
+
+
+class Submit(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """A new request for this instance."""
+
+    room: Room
+    attempt: Attempt
+    prompt: tuple[TokenId, ...]
+    sampling: Sampling
+    prefill: InstanceName  # which prefill serves the room (on prefill: its own name)
+    timeout_s: Annotated[float, msgspec.Meta(gt=0)]  # what the client will wait, in total
+    rid: str = ""
+
+
+class Cancel(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """The client does not want the room any more. Idempotent, any stage."""
+
+    room: Room
+    attempt: Attempt
+    failure: Failure
+
+
+class Finish(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """The front saw a stop string: end the room well, without further tokens."""
+
+    room: Room
+    attempt: Attempt
+
+
+class Ask(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Please send a :class:`Snapshot` (``room`` 0) or a room's story."""
+
+    question: int
+    room: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class Drain(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Take no more rooms (``on``), or take them again."""
+
+    on: bool
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """End the rank process now; rooms that remain fail with INSTANCE_STOPPING."""
+
+
+# --- rank -> front ---------------------------------------------------------------------------
+
+
+class Output(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one step brought for one room; ``finish`` or ``failure`` makes it the last."""
+
+    room: Room
+    attempt: Attempt
+    tokens: tuple[TokenOut, ...] = ()
+    finish: FinishReason | None = None
+    finish_token: int | None = None  # the token that ended it, if one did
+    failure: Failure | None = None
+    cached_tokens: int = 0
+    prompt_logprobs: tuple[TokenOut, ...] | None = None  # from prompt_logprobs_start on
+
+
+class Outputs(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """The outputs of one step, all rooms together."""
+
+    items: tuple[Output, ...]
+
+
+class RankReady(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """The rank has its weights, pools, sockets and (after a warm-up) can serve."""
+
+    rank: int
+    rank_port: int
+    session: str
+    transport: str  # what the transfer backend really uses
+    max_tokens: int  # longest prompt + output that the pool can ever hold
+    pages: int
+    page_size: int
+    model: str  # fingerprint, short
+
+
+class Snapshot(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Answer to :class:`Ask`; plain JSON values, described by ``protocol.story``."""
+
+    question: int
+    body: dict[str, object]
+
+
+ToRank = Submit | Cancel | Finish | Ask | Drain | Stop
+ToFront = Outputs | RankReady | Snapshot

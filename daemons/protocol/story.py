@@ -1,0 +1,75 @@
+"""The story of a room: one line per stage change, the same shape in every daemon.
+
+``pdctl trace room`` merges the lines of all daemons by their wall clocks.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from daemons.protocol.causes import Failure
+
+
+class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A room left one stage and entered another (``entered`` "" : it is gone from here)."""
+
+    at_s: float  # wall clock of the daemon that writes
+    left: str
+    entered: str
+    because: str
+    tokens: int = 0
+    bytes: int = 0
+    peer: str = ""
+
+
+class Story(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All that one daemon knows about a room; ``failure`` names the first cause."""
+
+    room: int
+    attempt: int
+    instance: str
+    role: str
+    lines: tuple[Line, ...]
+    open: bool  # still in some stage
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    peer: str = ""
+    failure: Failure | None = None
+    facts: dict[str, str] = {}  # e.g. why this pair was picked, the transport in use
+
+
+class RoomRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One row of ``GET /rooms``."""
+
+    room: int
+    attempt: int
+    stage: str
+    age_s: float
+    peer: str
+    prompt_tokens: int
+    output_tokens: int
+    failure: Failure | None = None
+
+
+class WorkerStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of a worker's ``GET /status``; also what metrics are made from."""
+
+    instance: str
+    role: str
+    epoch: int
+    state: str
+    version: str
+    up_s: float
+    model: str
+    transport: str
+    rooms: dict[str, int]  # by stage
+    pages: dict[str, int]  # by owner: free, cached, request, writer, quarantined; sum is the pool
+    pages_total: int
+    rows: dict[str, int]
+    peers: dict[str, str]  # peer -> alive | suspect | dead, with epoch
+    counters: dict[str, float]  # monotone since start
+    ttft_p99_s: float | None = None
+    itl_p99_s: float | None = None
+    wire_bytes_per_s: float | None = None
+    config_hash: str = ""

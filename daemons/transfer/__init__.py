@@ -1,0 +1,1 @@
+"""One-sided writes into memory that a peer registered: the seam, its backends, and the plan."""

@@ -1,0 +1,18 @@
+"""Settings of the transfer; this module imports no backend."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+
+class TransferConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the bytes move."""
+
+    backend: str = "mooncake"  # a name in transfer/registry.py
+    protocol: Literal["auto", "tcp", "rdma"] = "auto"  # auto: RDMA where there is a device
+    device: str = ""  # RDMA devices, e.g. "mlx5_0"; "": the backend's choice
+    batch_copies: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1000  # copies in one call
+    lanes: Annotated[int, msgspec.Meta(ge=1, le=16)] = 2  # peers that are written to at once
+    write_timeout_s: Annotated[float, msgspec.Meta(ge=2, le=600)] = 5.0  # no progress: cut
