@@ -8,7 +8,8 @@ from typing import Annotated
 import msgspec
 
 from daemons.protocol.causes import Failure
-from daemons.protocol.ids import Attempt, InstanceName, Room
+from daemons.protocol.ids import Attempt, Epoch, InstanceName, Port, Rank, Room
+from daemons.protocol.topology import Fingerprint, Shape
 
 TOP_LOGPROBS_LIMIT = 128  # as many as a metadata row has room for
 
@@ -91,10 +92,19 @@ class Finish(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     attempt: Attempt
 
 
+class AskFor(StrEnum):
+    """What a :class:`Snapshot` may hold, by types of ``protocol.story``."""
+
+    STATUS = "status"  # {"status": WorkerStatus}
+    ROOMS = "rooms"  # {"rooms": [RoomRow]}
+    STORY = "story"  # {"stories": [Story]}
+
+
 class Ask(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Please send a :class:`Snapshot` (``room`` 0) or a room's story."""
+    """Please send a :class:`Snapshot`; ``room`` is for ``AskFor.STORY``."""
 
     question: int
+    what: AskFor
     room: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
@@ -106,6 +116,24 @@ class Drain(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
 
 class Stop(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """End the rank process now; rooms that remain fail with INSTANCE_STOPPING."""
+
+
+class RouteFound(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Answer to :class:`LookUp`: where a prefill rank's inbox is, and whether we match it."""
+
+    instance: InstanceName
+    rank: Rank
+    epoch: Epoch
+    host: str
+    port: Port
+    fingerprint: Fingerprint
+
+
+class RouteFailed(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Answer to :class:`LookUp` when the phone book is silent or does not know the instance."""
+
+    instance: InstanceName
+    failure: Failure
 
 
 # --- rank -> front ---------------------------------------------------------------------------
@@ -130,6 +158,12 @@ class Outputs(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
     items: tuple[Output, ...]
 
 
+class LookUp(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Ask the phone book for a prefill; ranks themselves speak no HTTP."""
+
+    instance: InstanceName
+
+
 class RankReady(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """The rank has its weights, pools, sockets and (after a warm-up) can serve."""
 
@@ -140,7 +174,8 @@ class RankReady(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=Tru
     max_tokens: int  # longest prompt + output that the pool can ever hold
     pages: int
     page_size: int
-    model: str  # fingerprint, short
+    fingerprint: Fingerprint
+    shape: Shape = Shape()
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -150,5 +185,5 @@ class Snapshot(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
     body: dict[str, object]
 
 
-ToRank = Submit | Cancel | Finish | Ask | Drain | Stop
-ToFront = Outputs | RankReady | Snapshot
+ToRank = Submit | Cancel | Finish | Ask | Drain | Stop | RouteFound | RouteFailed
+ToFront = Outputs | RankReady | Snapshot | LookUp
