@@ -1,0 +1,116 @@
+"""Who owns each page (or metadata row): exactly one owner at any time.
+
+free | cached | request | writer | quarantined; the sum is the pool. Memory that a peer may still
+write (``writer``, ``quarantined``) is never free: it becomes so only by a step that names why the
+writer is known to be done. Every step names the room and the owner it leaves; a wrong one raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from daemons.kv.runs import FreeRuns
+from daemons.protocol.ids import RoomKey
+
+
+class Owner(StrEnum):
+    """The five kinds of owner."""
+
+    FREE = "free"
+    CACHED = "cached"  # computed, kept for reuse, nobody's
+    REQUEST = "request"  # read and written by our own engine for one room
+    WRITER = "writer"  # offered to a peer, which may write it now
+    QUARANTINED = "quarantined"  # the room is gone, the peer may still write
+
+
+class OutOfPages(Exception):
+    """Fewer are free than were asked for; expected, the room waits."""
+
+
+class WrongOwner(AssertionError):
+    """A step that does not start from the page's owner: a defect of ours."""
+
+
+_MAY_LEAD_TO = {
+    Owner.FREE: {Owner.REQUEST, Owner.WRITER},
+    Owner.CACHED: {Owner.FREE, Owner.REQUEST},
+    Owner.REQUEST: {Owner.FREE, Owner.CACHED},
+    Owner.WRITER: {Owner.REQUEST, Owner.QUARANTINED, Owner.FREE},
+    Owner.QUARANTINED: {Owner.FREE},
+}
+
+
+class Ledger:
+    """Owners of the indices ``0 .. size - 1``."""
+
+    def __init__(self, size: int, name: str = "page") -> None:
+        self.size = size
+        self._name = name
+        self._owner = [Owner.FREE] * size
+        self._holder: list[RoomKey | None] = [None] * size
+        self._free = FreeRuns(size)
+        self._counts = dict.fromkeys(Owner, 0)
+        self._counts[Owner.FREE] = size
+
+    @property
+    def free(self) -> int:
+        """How many are free now."""
+        return self._counts[Owner.FREE]
+
+    def counts(self) -> dict[str, int]:
+        """Return how many each kind of owner has; the sum is ``size``."""
+        return {owner.value: count for owner, count in self._counts.items()}
+
+    def owner(self, index: int) -> tuple[Owner, RoomKey | None]:
+        """Return who owns ``index``."""
+        return self._owner[index], self._holder[index]
+
+    def take(self, key: RoomKey, count: int, owner: Owner) -> tuple[int, ...]:
+        """Give ``count`` free ones to ``key``, neighbours where possible.
+
+        Raises:
+            OutOfPages: fewer are free; nothing was taken.
+        """
+        if count > self.free:
+            raise OutOfPages(f"{count} {self._name}s wanted, {self.free} free")
+        taken = self._free.take(count)
+        for index in taken:
+            self._set(index, key, Owner.FREE, owner)
+        return taken
+
+    def move(self, key: RoomKey, indices: Iterable[int], was: Owner, now: Owner) -> None:
+        """Hand ``indices`` of ``key`` from one kind of owner to another.
+
+        Raises:
+            WrongOwner: one of them was not ``key``'s as ``was``, or the step is not allowed.
+        """
+        for index in indices:
+            self._set(index, key, was, now)
+
+    def release(self, key: RoomKey, indices: Iterable[int], was: Owner) -> None:
+        """Make ``indices`` of ``key`` free."""
+        given = tuple(indices)
+        self.move(key, given, was, Owner.FREE)
+        self._free.give(given)
+
+    def check(self) -> None:
+        """Raise WrongOwner unless the sums are right and free means nobody's."""
+        for owner, count in self._counts.items():
+            held = sum(1 for o in self._owner if o is owner)
+            if held != count:
+                raise WrongOwner(f"{count} {self._name}s counted as {owner}, {held} are")
+        if len(self._free) != self.free or sum(self._counts.values()) != self.size:
+            raise WrongOwner(f"{len(self._free)} {self._name}s in runs, {self.free} counted free")
+
+    def _set(self, index: int, key: RoomKey, was: Owner, now: Owner) -> None:
+        owner, holder = self._owner[index], self._holder[index]
+        expected = None if was is Owner.FREE else key
+        if owner is not was or holder != expected or now not in _MAY_LEAD_TO[was]:
+            raise WrongOwner(
+                f"{self._name} {index}: {owner} of {holder}, asked from {was} to {now} for {key}"
+            )
+        self._owner[index] = now
+        self._holder[index] = None if now in (Owner.FREE, Owner.CACHED) else key
+        self._counts[was] -= 1
+        self._counts[now] += 1
