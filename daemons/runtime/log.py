@@ -1,0 +1,92 @@
+"""Logs: one event a line, JSON for machines and columns for people.
+
+Events are dotted ``noun.verb``; facts are keys with units; there is no prose.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any, TextIO, cast
+
+import structlog
+from aiohttp.http_exceptions import BadHttpMessage
+from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+
+Logger = FilteringBoundLogger
+
+
+def configure(
+    instance: str, role: str, *, level: str = "info", stream: TextIO | None = None
+) -> None:
+    """Set up logging of this process; call it once, before the first event.
+
+    ``stream`` is standard output unless given; JSON is chosen when it is no terminal. Records of
+    libraries that use :mod:`logging` take the same way.
+    """
+    out = sys.stdout if stream is None else stream
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _named(instance, role),
+    ]
+    threshold = logging.getLevelNamesMapping()[level.upper()]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    sink = logging.StreamHandler(out)
+    sink.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, _foreign],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *_rendering(terminal=out.isatty()),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [sink]
+    root.setLevel(threshold)
+    server = logging.getLogger("aiohttp.server")
+    server.filters[:] = [_is_worth_a_line]
+
+
+def logger(**facts: Any) -> Logger:
+    """Return a logger that adds ``facts`` to each of its events."""
+    return cast(Logger, structlog.get_logger(**facts))
+
+
+def _named(instance: str, role: str) -> Processor:
+    def add_names(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+        event.setdefault("instance", instance)
+        event.setdefault("role", role)
+        return event
+
+    return add_names
+
+
+def _foreign(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Give a library's prose a key of its own, so that events stay ``noun.verb``."""
+    record = event.get("_record")
+    event["text"] = event["event"]
+    event["event"] = "library.said"
+    event["library"] = record.name if record is not None else ""
+    return event
+
+
+def _rendering(*, terminal: bool) -> list[Processor]:
+    if terminal:
+        return [structlog.dev.ConsoleRenderer()]
+    to_json: Callable[..., str] = structlog.processors.JSONRenderer(default=str)
+    return [structlog.processors.format_exc_info, cast(Processor, to_json)]
+
+
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    """Drop the tracebacks of bytes that are not HTTP/1 (an HTTP/2 probe, a port scan)."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, BadHttpMessage)
