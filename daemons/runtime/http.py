@@ -138,10 +138,10 @@ async def read_json(request: web.Request, form: type[T]) -> T:
 
 
 @web.middleware
-async def errors_in_shape(request: web.Request, answer: Answering) -> web.StreamResponse:
+async def errors_in_shape(request: web.Request, handler: Answering) -> web.StreamResponse:
     """Give every error of the routes below the one shape; log those nobody expected."""
     try:
-        return await answer(request)
+        return await handler(request)
     except Refusal as refusal:
         return refusal.response()
     except web.HTTPException as error:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
 from typing import Any, TextIO, cast
 
 import structlog
@@ -82,8 +81,8 @@ def _foreign(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 def _rendering(*, terminal: bool) -> list[Processor]:
     if terminal:
         return [structlog.dev.ConsoleRenderer()]
-    to_json: Callable[..., str] = structlog.processors.JSONRenderer(default=str)
-    return [structlog.processors.format_exc_info, cast(Processor, to_json)]
+    to_json = cast(Processor, structlog.processors.JSONRenderer(default=str))
+    return [structlog.processors.format_exc_info, to_json]
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
