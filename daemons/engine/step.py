@@ -37,3 +37,39 @@ class Result:
     token: TokenOut | None = None  # when the item samples
     prompt_logprobs: tuple[TokenOut, ...] = ()  # of this item's tokens, when asked for
     error: str = ""  # this room only; the others of the batch are well
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Command: let the engine know a room before its first item."""
+
+    sequence: Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Command: one forward; at most one is under way, answered by StepDone or StepFailed."""
+
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Command: the engine may forget a room."""
+
+    key: RoomKey
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """Event: a forward is done, with a result for each of its items."""
+
+    results: tuple[Result, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed:
+    """Event: a forward broke as a whole; all its rooms fail with ``detail``."""
+
+    keys: tuple[RoomKey, ...]
+    detail: str
