@@ -1,0 +1,67 @@
+"""Which addresses a process has registered, and whether a copy's source lies inside.
+
+TCP would carry bytes from unregistered memory and RDMA would not; both are refused here, before
+anything is sent. Regions that touch stay apart: one copy never spans two of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from daemons.transfer.backend import BadCopy, Copy, Region
+
+ADDRESS_LIMIT = 1 << 63  # what every wire and numpy column here can carry
+
+
+@dataclass(slots=True)
+class Registered:
+    """Regions by address; they never overlap."""
+
+    regions: list[Region] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+
+    def add(self, regions: Iterable[Region]) -> None:
+        """Take all ``regions``, or none.
+
+        Raises:
+            ValueError: one is empty, negative, too high, or overlaps another.
+        """
+        merged = sorted([*self.regions, *regions])
+        for region in merged:
+            if region.address <= 0 or region.bytes <= 0:
+                raise ValueError(f"not a region: {region}")
+            if region.address + region.bytes > ADDRESS_LIMIT:
+                raise ValueError(f"a region past the end of memory: {region}")
+        for one, other in itertools.pairwise(merged):
+            if one.address + one.bytes > other.address:
+                raise ValueError(f"regions overlap: {one} and {other}")
+        self.regions = merged
+        self.starts = [region.address for region in merged]
+
+    def holds(self, address: int, length: int) -> bool:
+        """Tell whether ``length`` bytes from ``address`` lie in one region."""
+        index = bisect_right(self.starts, address) - 1
+        if index < 0:
+            return False
+        region = self.regions[index]
+        return address + length <= region.address + region.bytes
+
+    def check_sources(self, copies: Sequence[Copy]) -> None:
+        """Refuse a write that the transport must not see.
+
+        Raises:
+            BadCopy: no bytes, an impossible target, or a source outside of the regions.
+        """
+        for index, copy in enumerate(copies):
+            if copy.bytes <= 0:
+                raise BadCopy(f"copy {index} of {len(copies)} moves {copy.bytes} bytes")
+            if not 0 < copy.target <= ADDRESS_LIMIT - copy.bytes:
+                raise BadCopy(f"copy {index} of {len(copies)} has target {copy.target:#x}")
+            if not self.holds(copy.source, copy.bytes):
+                raise BadCopy(
+                    f"copy {index} of {len(copies)} reads {copy.bytes} bytes at"
+                    f" {copy.source:#x}, outside registered memory"
+                )
