@@ -38,6 +38,7 @@ class Cause(StrEnum):
     TRANSFER_FAILED = "transfer.failed"
     TRANSFER_BAD_ROW = "transfer.bad_row"
     ENGINE_FAILED = "engine.failed"
+    INSTANCE_STARTING = "instance.starting"
     INSTANCE_DRAINING = "instance.draining"
     INSTANCE_STOPPING = "instance.stopping"
     INTERNAL = "internal.error"
@@ -59,6 +60,7 @@ RETRY_IS_SENSIBLE = frozenset(
         Cause.PEER_NEVER_CAME,
         Cause.TRANSFER_FAILED,
         Cause.TRANSFER_BAD_ROW,
+        Cause.INSTANCE_STARTING,
         Cause.INSTANCE_DRAINING,
         Cause.INSTANCE_STOPPING,
     }
@@ -90,6 +92,7 @@ HTTP_STATUS = {
     Cause.TRANSFER_FAILED: 502,
     Cause.TRANSFER_BAD_ROW: 502,
     Cause.ENGINE_FAILED: 500,
+    Cause.INSTANCE_STARTING: 503,
     Cause.INSTANCE_DRAINING: 503,
     Cause.INSTANCE_STOPPING: 503,
     Cause.INTERNAL: 500,
