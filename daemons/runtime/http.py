@@ -232,7 +232,8 @@ def _bound(host: str, port: int) -> socket.socket:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         bound.bind(address)
         bound.setblocking(False)
-    except OSError:
+    except OSError as error:
         bound.close()
-        raise
+        where = f"cannot listen on {url_of(host, port)}: {error.strerror}"
+        raise OSError(error.errno, where) from error
     return bound

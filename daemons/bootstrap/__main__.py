@@ -1,0 +1,43 @@
+"""``pd-bootstrap --config FILE``: the phone book."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+
+from daemons.bootstrap.config import BootstrapConfig
+from daemons.bootstrap.dp_ranks import DpRanks
+from daemons.bootstrap.registry import Registry
+from daemons.bootstrap.service import Service
+from daemons.cluster.load import BOOTSTRAP_NAME, ClusterFile, address_of, read_settings
+from daemons.runtime import log, program, systemd
+from daemons.runtime.http import run_site
+
+
+async def serve(file: ClusterFile) -> None:
+    """Serve until SIGTERM."""
+    config = read_settings(file.cluster, BOOTSTRAP_NAME, BootstrapConfig)
+    log.configure(BOOTSTRAP_NAME, "bootstrap", level=config.log_level)
+    stop = program.Stop()
+    stop.listen()
+    service = Service(Registry(config.forget_s), DpRanks(config.dp_rank_s))
+    bind = config.bind or address_of(file.cluster, config.host)
+    site = await run_site(service.app(), bind, config.port, program.socket_of_unit())
+    ticking = asyncio.create_task(service.keep_ticking(), name="tick")
+    service.log.info("daemon.ready", bind=site.host, port=site.port)
+    systemd.notify("READY=1")
+    await stop.asked.wait()
+    systemd.notify("STOPPING=1")
+    ticking.cancel()
+    await site.close()
+    service.log.info("daemon.stopped")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run pd-bootstrap; returns the exit code."""
+    return program.run("pd-bootstrap", "The phone book of a cluster.", serve, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
