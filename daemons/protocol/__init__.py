@@ -1,1 +1,1 @@
-"""Every word that two processes say to each other: typed, versioned, strict, and free of sockets."""
+"""Every word that two processes say to each other: typed, versioned, strict, free of sockets."""

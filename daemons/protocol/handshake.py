@@ -123,11 +123,5 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=Tru
 
 
 Message = (
-    RegisterBuffers
-    | RegistrationAnswer
-    | Destination
-    | Progress
-    | Abort
-    | AbortAnswer
-    | Heartbeat
+    RegisterBuffers | RegistrationAnswer | Destination | Progress | Abort | AbortAnswer | Heartbeat
 )

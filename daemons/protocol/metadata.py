@@ -51,11 +51,20 @@ def pack(row: Row) -> bytes:
     """
     first = row.first
     if len(first.top) > TOP_LOGPROBS_LIMIT:
-        raise ValueError(f"{len(first.top)} top log-probabilities, a row holds {TOP_LOGPROBS_LIMIT}")
+        raise ValueError(
+            f"{len(first.top)} top log-probabilities, a row holds {TOP_LOGPROBS_LIMIT}"
+        )
     top = _NO_TOP if first.logprob is None else len(first.top)
     tail = b"".join(_TOP.pack(token, logprob) for token, logprob in first.top)
     head = _HEAD.pack(
-        _MAGIC, 0, row.key.room, row.key.attempt, first.id, row.cached_tokens, first.logprob or 0.0, top
+        _MAGIC,
+        0,
+        row.key.room,
+        row.key.attempt,
+        first.id,
+        row.cached_tokens,
+        first.logprob or 0.0,
+        top,
     )
     body = (head + tail).ljust(ROW_BYTES, b"\0")
     crc = zlib.crc32(body)
@@ -77,4 +86,4 @@ def unpack(raw: bytes, key: RoomKey) -> tuple[RowState, Row | None]:
         return RowState.WRONG, None
     pairs = tuple(_TOP.unpack_from(raw, _HEAD.size + i * _TOP.size) for i in range(counted))
     first = TokenOut(token, None if top == _NO_TOP else logprob, pairs)
-    return RowState.RIGHT, Row(key, first, cached)
+    return RowState.RIGHT, Row(RoomKey(*key), first, cached)

@@ -11,7 +11,7 @@ from daemons.protocol.ids import PeerId
 from daemons.runtime.commands import Connect, Disconnect, Probe, SendHeartbeat
 from daemons.runtime.liveness import Life, Liveness
 
-Commands = list[Connect | Disconnect | Probe | SendHeartbeat]
+PeerCommand = Connect | Disconnect | Probe | SendHeartbeat
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class Peers:
     addresses: dict[PeerId, tuple[str, int]] = field(default_factory=dict)
     _probed_s: dict[PeerId, float] = field(default_factory=dict)
 
-    def add(self, peer: PeerId, host: str, port: int, now: float) -> Commands:
+    def add(self, peer: PeerId, host: str, port: int, now: float) -> list[PeerCommand]:
         """Begin to talk with a peer."""
         if peer in self.addresses:
             return []
@@ -31,13 +31,13 @@ class Peers:
         self.liveness.watch(peer, now)
         return [Connect(peer, host, port), SendHeartbeat(peer)]
 
-    def bury(self, peer: PeerId) -> Commands:
+    def bury(self, peer: PeerId) -> list[PeerCommand]:
         """Stop talking with a peer that is proven dead."""
         self._probed_s.pop(peer, None)
         self.liveness.bury(peer)
         return [Disconnect(peer)] if self.addresses.pop(peer, None) else []
 
-    def knock(self, peer: PeerId, now: float) -> Commands:
+    def knock(self, peer: PeerId, now: float) -> list[PeerCommand]:
         """Ask for evidence about a peer, at most once per ``probe_every_s``."""
         address = self.addresses.get(peer)
         if address is None or now - self._probed_s.get(peer, -1e9) < self.probe_every_s:
@@ -45,10 +45,12 @@ class Peers:
         self._probed_s[peer] = now
         return [Probe(peer, *address)]
 
-    def tick(self, now: float) -> tuple[Commands, list[PeerId]]:
+    def tick(self, now: float) -> tuple[list[PeerCommand], list[PeerId]]:
         """Return heartbeats and knocks that are due, and the peers that just fell silent."""
         fallen = self.liveness.fell_silent(now)
-        commands: Commands = [SendHeartbeat(peer) for peer in self.liveness.heartbeats_due(now)]
+        commands: list[PeerCommand] = [
+            SendHeartbeat(peer) for peer in self.liveness.heartbeats_due(now)
+        ]
         for peer, life in self.liveness.peers().items():
             if life is Life.SUSPECT:
                 commands += self.knock(peer, now)

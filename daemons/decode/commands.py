@@ -1,0 +1,50 @@
+"""What the decode core asks its shell to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from daemons.engine.step import Begin, End, Run
+from daemons.protocol.generate import LookUp
+from daemons.protocol.ids import RoomKey
+from daemons.runtime.commands import (
+    Connect,
+    Disconnect,
+    Log,
+    Probe,
+    Send,
+    SendHeartbeat,
+    Tell,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroRow:
+    """Empty a row before it is offered to a writer."""
+
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRow:
+    """Look at the row of a room; answered by RowRead."""
+
+    key: RoomKey
+    row: int
+
+
+Command = (
+    Connect
+    | Disconnect
+    | Send
+    | SendHeartbeat
+    | Probe
+    | Tell
+    | Log
+    | LookUp
+    | Begin
+    | Run
+    | End
+    | ZeroRow
+    | ReadRow
+)

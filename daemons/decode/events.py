@@ -1,0 +1,48 @@
+"""What can happen to a decode rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from daemons.engine.step import StepDone, StepFailed
+from daemons.protocol.generate import RouteFailed, RouteFound
+from daemons.protocol.ids import RoomKey
+from daemons.protocol.metadata import Row, RowState
+from daemons.runtime.events import (
+    Cancelled,
+    ConnectionLost,
+    Draining,
+    Finished,
+    MessageCame,
+    Probed,
+    Stopping,
+    Submitted,
+    Tick,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RowRead:
+    """The metadata row of a room was looked at; ``row`` is there only when it is RIGHT."""
+
+    key: RoomKey
+    state: RowState
+    row: Row | None
+
+
+Event = (
+    Submitted
+    | Cancelled
+    | Finished
+    | RouteFound
+    | RouteFailed
+    | MessageCame
+    | ConnectionLost
+    | Probed
+    | RowRead
+    | StepDone
+    | StepFailed
+    | Draining
+    | Stopping
+    | Tick
+)

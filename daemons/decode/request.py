@@ -1,0 +1,45 @@
+"""A room on the decode side, from its request to its last token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from daemons.protocol.causes import Failure
+from daemons.protocol.generate import Submit
+from daemons.protocol.ids import PeerId, RoomKey
+from daemons.protocol.status import Status
+
+
+@dataclass(slots=True)
+class Request:
+    """All that the core knows of a room."""
+
+    submit: Submit
+    key: RoomKey
+    submitted_s: float
+    since_s: float  # when it entered its present stage, or last moved in it
+    need_pages: int  # for the prompt and all that may be generated
+    peer: PeerId | None = None  # the prefill that was told where to write
+    pages: list[int] = field(default_factory=list)  # in token order
+    row: int | None = None
+    status: Status = Status.BOOTSTRAPPING
+    sent_bytes: int = 0  # that prefill reports
+    output: list[int] = field(default_factory=list)
+    in_step: bool = False
+    failure: Failure | None = None  # first cause, while a step still uses the pages
+    finished: bool = False  # the front saw a stop string, while a step still uses the pages
+
+    @property
+    def promised(self) -> int:
+        """Pages that the room has not taken yet, and that nobody else may take."""
+        return self.need_pages - len(self.pages)
+
+    @property
+    def expires_s(self) -> float:
+        """When the client stops waiting."""
+        return self.submitted_s + self.submit.timeout_s
+
+    @property
+    def position(self) -> int:
+        """Where the KV of the newest token goes: tokens already in the cache."""
+        return len(self.submit.prompt) + len(self.output) - 1

@@ -1,0 +1,452 @@
+"""The decode core: events in, commands out, and nothing else.
+
+A room waits for its prefill and for memory (prealloc), for the bytes (transfer), for the next
+batch (prebuilt), and gets a token per step (running). Memory that was offered to a writer comes
+back only through the writer's word or the proof of its death; the client's leg ends at once.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from daemons.decode.commands import Command, ReadRow, ZeroRow
+from daemons.decode.config import DecodeConfig
+from daemons.decode.events import Event, RowRead
+from daemons.decode.outbox import Outbox
+from daemons.decode.prealloc_queue import PreallocQueue
+from daemons.decode.prebuilt import Prebuilt
+from daemons.decode.prefills import Prefills
+from daemons.decode.quarantine import Held, Quarantine
+from daemons.decode.request import Request
+from daemons.decode.running_batch import RunningBatch, finish_of
+from daemons.decode.transfer_queue import TransferQueue
+from daemons.engine.step import Begin, End, Result, Run, StepDone, StepFailed
+from daemons.kv.ledger import Ledger, Owner
+from daemons.kv.runs import pages_for
+from daemons.protocol.causes import Cause, Failure
+from daemons.protocol.generate import RouteFailed, RouteFound, Submit
+from daemons.protocol.handshake import (
+    AbortAnswer,
+    Fence,
+    Heartbeat,
+    Message,
+    Progress,
+    RegisterBuffers,
+    RegistrationAnswer,
+)
+from daemons.protocol.ids import PeerId, RoomKey
+from daemons.protocol.metadata import Row, RowState
+from daemons.protocol.status import FINAL, Status
+from daemons.runtime.events import (
+    Cancelled,
+    ConnectionLost,
+    Draining,
+    Finished,
+    MessageCame,
+    Probed,
+    Stopping,
+    Submitted,
+    Tick,
+)
+from daemons.runtime.liveness import Liveness
+from daemons.runtime.peers import Peers
+from daemons.runtime.recorder import Recorder
+
+STEPS = {
+    "": frozenset({"prealloc"}),
+    "prealloc": frozenset({"transfer", ""}),
+    "transfer": frozenset({"prebuilt", ""}),
+    "prebuilt": frozenset({"running", ""}),
+    "running": frozenset({""}),
+}
+
+
+class Scheduler:
+    """The state of one decode rank."""
+
+    def __init__(
+        self, me: PeerId, config: DecodeConfig, buffers: RegisterBuffers, pages: int
+    ) -> None:
+        """``buffers`` is our memory as prefills are told of it; ``pages`` the KV pool's size."""
+        engine, timers = config.engine, config.timers
+        self.me = me
+        self.config = config
+        self.pages = Ledger(pages)
+        self.rows = Ledger(config.rows, "row")
+        self.peers = Peers(Liveness(timers.heartbeat_s, timers.peer_timeout_s))
+        self.recorder = Recorder(me.instance, "decode", STEPS)
+        self.prefills = Prefills(buffers, self.peers)
+        self.prealloc = PreallocQueue(engine.page_size)
+        self.transfer = TransferQueue(timers)
+        self.prebuilt = Prebuilt()
+        self.running = RunningBatch(engine.page_size, engine.batch_rooms)
+        self.ending: dict[RoomKey, Request] = {}  # over, but a step still uses the pages
+        self.quarantine = Quarantine(timers.settle_s)
+        self.out = Outbox(me)
+        self.draining = False
+        self._stepping = False
+        self._now = 0.0
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take one event and return what is to be done, in order."""
+        self._now = now
+        match event:
+            case Submitted():
+                self._submitted(event.submit)
+            case Cancelled():
+                if request := self._live(event.key):
+                    self._fail(request, event.failure)
+            case Finished():
+                self._finished(event.key)
+            case RouteFound():
+                self._found(event)
+            case RouteFailed():
+                self.prefills.not_found(event, now)
+            case MessageCame():
+                self._message(event.message)
+            case ConnectionLost():
+                self.out.do(*self.peers.knock(event.peer, now))
+            case Probed():
+                if event.refused:
+                    self._bury(event.peer, "its port refuses connections")
+            case RowRead():
+                self._row_read(event)
+            case StepDone():
+                self._stepping = False
+                for result in event.results:
+                    self._stepped(result)
+            case StepFailed():
+                self._step_failed(event)
+            case Draining():
+                self.draining = event.on
+            case Stopping():
+                self._stop()
+            case Tick():
+                self._tick()
+        self._release_settled()
+        self._admit()
+        self._schedule()
+        return self.out.take()
+
+    @property
+    def busy(self) -> bool:
+        """Whether any room or quarantined memory is left."""
+        return bool(self.rooms() or self.ending or self.quarantine.rooms)
+
+    def rooms(self) -> list[Request]:
+        """Return the rooms that have not ended, by stage."""
+        stages = (
+            self.prealloc.rooms,
+            self.transfer.rooms,
+            self.prebuilt.rooms,
+            self.running.rooms,
+        )
+        return list(chain.from_iterable(stage.values() for stage in stages))
+
+    def _live(self, key: RoomKey) -> Request | None:
+        return (
+            self.prealloc.rooms.get(key)
+            or self.transfer.rooms.get(key)
+            or self.prebuilt.rooms.get(key)
+            or self.running.rooms.get(key)
+        )
+
+    # --- prealloc ---------------------------------------------------------------------------
+
+    def _submitted(self, submit: Submit) -> None:
+        key = RoomKey(submit.room, submit.attempt)
+        if self._live(key) or key in self.ending:
+            self.out.count("duplicate_rooms")  # the front answers 409; the first one goes on
+            return
+        tokens = len(submit.prompt) + submit.sampling.max_tokens - 1
+        need = pages_for(tokens, self.config.engine.page_size)
+        if (failure := self._refusal(key, tokens, need)) is not None:
+            self.out.count("rooms_refused")
+            self.out.tell_failure(key, failure)
+            return
+        tale = self.recorder.enter(key, "prealloc", "request came", self._now, peer=submit.prefill)
+        tale.prompt_tokens = len(submit.prompt)
+        self.prealloc.rooms[key] = Request(submit, key, self._now, self._now, need)
+
+    def _refusal(self, key: RoomKey, tokens: int, need: int) -> Failure | None:
+        me = self.me.instance
+        if self.draining:
+            return Failure(Cause.INSTANCE_DRAINING, "prealloc", me)
+        if key in self.quarantine.rooms:
+            return Failure(Cause.REQUEST_DUPLICATE, "prealloc", me, "its pages are in quarantine")
+        if need > self.pages.size:
+            detail = f"{tokens} tokens need {need} pages, the pool has {self.pages.size}"
+            return Failure(Cause.REQUEST_TOO_LONG, "prealloc", me, detail)
+        if len(self.rooms()) >= self.config.max_rooms:
+            detail = f"{self.config.max_rooms} rooms are here already"
+            return Failure(Cause.QUEUE_FULL, "prealloc", me, detail)
+        return None
+
+    def _admit(self) -> None:
+        for request in list(self.prealloc.rooms.values()):
+            self.out.do(*self.prefills.need(request.submit.prefill, self._now))
+            if (refusal := self.prefills.refusal(request.submit.prefill)) is not None:
+                self._fail(request, refusal)
+        promised = sum(r.promised for r in self._holders())
+        for request in self.prealloc.admit(self.pages, self.rows, promised, self.prefills):
+            assert request.row is not None
+            request.since_s = self._now
+            self.transfer.rooms[request.key] = request
+            pages = f"{len(request.pages)} pages reserved"
+            self.recorder.enter(request.key, "transfer", pages, self._now)
+            self.out.do(ZeroRow(request.row))
+            self.out.destination(request)
+
+    def _found(self, route: RouteFound) -> None:
+        for older in self.peers.liveness.others_of(PeerId(route.instance, route.epoch, route.rank)):
+            self._bury(older, f"{route.instance} lives on with epoch {route.epoch}")
+        self.out.do(*self.prefills.found(route, self._now))
+
+    def _holders(self) -> list[Request]:
+        stages = (self.transfer.rooms, self.prebuilt.rooms, self.running.rooms)
+        return list(chain.from_iterable(stage.values() for stage in stages))
+
+    # --- transfer and prebuilt --------------------------------------------------------------
+
+    def _progress(self, progress: Progress) -> None:
+        key = RoomKey(progress.room, progress.attempt)
+        request = self.transfer.of(progress)
+        if request is None:
+            if progress.status in FINAL:
+                self.quarantine.answered(key, progress.sender, progress.fence, self._now)
+            return
+        moved = progress.status is not request.status
+        self.transfer.advance(request, progress, self._now)
+        if request.status is Status.FAILED:
+            failure = progress.failure or Failure(
+                Cause.PEER_ABORTED, "transfer", progress.sender.instance
+            )
+            self._fail(request, failure, progress.fence)
+        elif request.status is Status.SUCCESS:
+            assert request.row is not None
+            self.out.do(ReadRow(key, request.row))
+        elif moved:
+            self.recorder.note(key, f"prefill says {request.status.name.lower()}", self._now)
+
+    def _row_read(self, event: RowRead) -> None:
+        request = self.transfer.rooms.get(event.key)
+        if request is None or event.state is RowState.EMPTY:
+            return  # an empty row is looked at again by the tick, until the progress deadline
+        if event.row is None:
+            peer = request.submit.prefill
+            failure = Failure(
+                Cause.TRANSFER_BAD_ROW, "transfer", peer, "the row is not this room's"
+            )
+            self._fail(request, failure, Fence.CLEAN)
+            return
+        del self.transfer.rooms[request.key]
+        self._commit(request, event.row)
+
+    def _commit(self, request: Request, row: Row) -> None:
+        """The writer is done: pages and row are ours, and the first token is the client's."""
+        key = request.key
+        assert request.row is not None
+        self.pages.move(key, request.pages, Owner.WRITER, Owner.REQUEST)
+        self.rows.release(key, (request.row,), Owner.WRITER)
+        request.row = None
+        request.since_s = self._now
+        sequence = self.prebuilt.add(request, row)
+        tale = self.recorder.enter(
+            key, "prebuilt", "every byte landed", self._now, sent_bytes=request.sent_bytes
+        )
+        tale.cached_tokens = row.cached_tokens
+        finish, token = finish_of(request)
+        self.out.tell_token(key, row.first, finish, token, row.cached_tokens)
+        if finish is None:
+            self.out.do(Begin(sequence))
+        else:
+            self._end(request, None)
+
+    # --- running ----------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        if self._stepping:
+            return
+        for request in self.running.join(self.prebuilt.rooms):
+            self.recorder.enter(request.key, "running", "joined the batch", self._now)
+        items = self.running.step(self.pages)
+        if items:
+            self._stepping = True
+            self.out.count("steps")
+            self.out.do(Run(tuple(items)))
+
+    def _stepped(self, result: Result) -> None:
+        request = self.ending.get(result.key) or self.running.rooms.get(result.key)
+        if request is None:
+            return
+        request.in_step = False
+        if request.failure is not None or request.finished:
+            self._end(request, request.failure)
+        elif result.error or result.token is None:
+            me, detail = self.me.instance, result.error or "no token came out of the step"
+            self._fail(request, Failure(Cause.ENGINE_FAILED, "running", me, detail))
+        else:
+            request.output.append(result.token.id)
+            self.out.count("output_tokens")
+            if len(request.output) == 2:
+                self.recorder.note(request.key, "first decoded token", self._now)
+            finish, token = finish_of(request)
+            self.out.tell_token(request.key, result.token, finish, token)
+            if finish is not None:
+                self._end(request, None)
+
+    def _step_failed(self, event: StepFailed) -> None:
+        self._stepping = False
+        failure = Failure(Cause.ENGINE_FAILED, "running", self.me.instance, event.detail)
+        for key in event.keys:
+            request = self.ending.get(key) or self.running.rooms.get(key)
+            if request is None:
+                continue
+            request.in_step = False
+            if request.failure is not None or request.finished:
+                self._end(request, request.failure)
+            else:
+                self._fail(request, failure)
+
+    def _finished(self, key: RoomKey) -> None:
+        request = self.running.rooms.get(key) or self.prebuilt.rooms.get(key)
+        if request is None:
+            return
+        request.finished = True
+        self._end(request, None)
+
+    # --- ends -------------------------------------------------------------------------------
+
+    def _fail(self, request: Request, failure: Failure, fence: Fence | None = None) -> None:
+        """End a room badly; ``fence`` is the writer's word when it has given it already."""
+        key = request.key
+        self.out.tell_failure(key, failure)
+        if key in self.transfer.rooms:
+            self._isolate(request, failure, fence)
+        self._end(request, failure)
+
+    def _isolate(self, request: Request, failure: Failure, fence: Fence | None) -> None:
+        """Put what a writer may still write into quarantine, and ask the writer."""
+        assert request.peer is not None
+        assert request.row is not None
+        key, peer, pages = request.key, request.peer, tuple(request.pages)
+        self.pages.move(key, pages, Owner.WRITER, Owner.QUARANTINED)
+        self.rows.move(key, (request.row,), Owner.WRITER, Owner.QUARANTINED)
+        held = Held(peer, pages, request.row, failure, self._now)
+        self.quarantine.rooms[key] = held
+        request.pages, request.row = [], None
+        if fence is not None:
+            self.quarantine.answered(key, peer, fence, self._now)
+        else:
+            self.out.abort(peer, key, failure)
+
+    def _end(self, request: Request, failure: Failure | None) -> None:
+        """Take a room out; its own pages are free as soon as no step uses them."""
+        key = request.key
+        for stage in (self.prealloc, self.transfer, self.prebuilt, self.running):
+            stage.rooms.pop(key, None)
+        if request.in_step:
+            request.failure = failure
+            request.finished = failure is None
+            self.ending[key] = request
+            return
+        self.ending.pop(key, None)
+        if request.pages:
+            self.pages.release(key, request.pages, Owner.REQUEST)
+        if request.output:
+            self.out.do(End(key))
+        tale = self.recorder.leave(
+            key, str(failure) if failure else "text ended", self._now, failure
+        )
+        tale.output_tokens = len(request.output)
+        self.out.close(request, failure, self._now)
+
+    def _release_settled(self) -> None:
+        for key, held in self.quarantine.settled(self._now):
+            self.pages.release(key, held.pages, Owner.QUARANTINED)
+            self.rows.release(key, (held.row,), Owner.QUARANTINED)
+            self.out.count("quarantines_ended")
+
+    def _stop(self) -> None:
+        self.draining = True
+        for request in self.rooms():
+            stage = self.recorder.stage(request.key)
+            self._fail(request, Failure(Cause.INSTANCE_STOPPING, stage, self.me.instance))
+
+    # --- peers ------------------------------------------------------------------------------
+
+    def _message(self, message: Message) -> None:
+        if message.sender not in self.peers.addresses:
+            self.out.count("messages_from_strangers")
+            return
+        self.peers.liveness.heard(message.sender, self._now)
+        match message:
+            case RegistrationAnswer():
+                self.prefills.answered(message, self._now)
+                if message.refused:
+                    self.out.log("peer.refused", peer=str(message.sender), reason=message.refused)
+            case Progress():
+                self._progress(message)
+            case AbortAnswer():
+                key = RoomKey(message.room, message.attempt)
+                self.quarantine.answered(key, message.sender, message.fence, self._now)
+            case Heartbeat():
+                pass
+            case _:
+                self.out.count("messages_from_strangers")
+
+    def _bury(self, peer: PeerId, evidence: str) -> None:
+        if peer not in self.peers.addresses:
+            return
+        self.out.do(*self.prefills.bury(peer))
+        self.out.log("peer.died", peer=str(peer), evidence=evidence)
+        self._fail_rooms_of(peer, Cause.PEER_DIED, evidence)
+        self.quarantine.died(peer, self._now)
+
+    def _fail_rooms_of(self, peer: PeerId, cause: Cause, detail: str) -> None:
+        for request in list(self.transfer.rooms.values()):
+            if request.peer == peer:
+                self._fail(request, Failure(cause, "transfer", peer.instance, detail))
+
+    # --- time -------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        timers, now = self.config.timers, self._now
+        commands, silent = self.peers.tick(now)
+        self.out.do(*commands, *self.prefills.tick(now))
+        for peer in silent:
+            detail = f"no heartbeat for {timers.peer_timeout_s} s"
+            self._fail_rooms_of(peer, Cause.PEER_UNREACHABLE, detail)
+        for request in self.rooms():
+            self._check_deadlines(request)
+        for request in self.transfer.rooms.values():
+            if request.status is Status.SUCCESS and request.row is not None:
+                self.out.do(ReadRow(request.key, request.row))
+        for key, held in self.quarantine.unanswered(now):
+            self.out.abort(held.peer, key, held.failure)
+
+    def _check_deadlines(self, request: Request) -> None:
+        stage, now = self.recorder.stage(request.key), self._now
+        if now >= request.expires_s:
+            detail = f"{request.submit.timeout_s} s in total"
+            peer = request.submit.prefill if stage in ("prealloc", "transfer") else ""
+            self._fail(request, Failure(Cause.TOTAL_TIMEOUT, stage, peer, detail))
+        elif stage == "transfer":
+            if (failure := self.transfer.overdue(request, now)) is not None:
+                self._fail(request, failure)
+        elif stage == "prealloc":
+            self._check_prealloc(request)
+
+    def _check_prealloc(self, request: Request) -> None:
+        timers, instance = self.config.timers, request.submit.prefill
+        waited_s = self._now - request.since_s
+        if self.prefills.ready(instance) is None:
+            if waited_s >= timers.handshake_s:
+                last = self.prefills.last_failure(instance)
+                detail = f"not ready within {timers.handshake_s} s"
+                self._fail(
+                    request, last or Failure(Cause.HANDSHAKE_TIMEOUT, "prealloc", instance, detail)
+                )
+        elif waited_s >= timers.queue_s:
+            detail = f"{request.need_pages} pages were not free within {timers.queue_s} s"
+            self._fail(request, Failure(Cause.QUEUE_TIMEOUT, "prealloc", self.me.instance, detail))

@@ -1,0 +1,1 @@
+"""pd-prefill: computes prompts by chunks and writes their pages where decode said."""

@@ -1,0 +1,66 @@
+"""What the prefill core asks its shell to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from daemons.engine.step import Begin, End, Run
+from daemons.protocol.handshake import RegisterBuffers
+from daemons.protocol.ids import PeerId, RoomKey
+from daemons.runtime.commands import (
+    Connect,
+    Disconnect,
+    Log,
+    Probe,
+    Send,
+    SendHeartbeat,
+    Tell,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LearnBuffers:
+    """A decode has registered: remember where its regions are, until it is disconnected."""
+
+    peer: PeerId
+    buffers: RegisterBuffers
+
+
+@dataclass(frozen=True, slots=True)
+class WriteKV:
+    """Write pages, then (with the last ones) the row; answered by exactly one Write… event.
+
+    The writes of one room are carried out in the order in which they are commanded.
+    """
+
+    key: RoomKey
+    peer: PeerId
+    source_pages: tuple[int, ...]
+    target_pages: tuple[int, ...]
+    row: bytes | None = None  # the last write has it
+    source_row: int = 0
+    target_row: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallOffWrites:
+    """Skip the writes of a room that the lane has not begun."""
+
+    key: RoomKey
+
+
+Command = (
+    Connect
+    | Disconnect
+    | Send
+    | SendHeartbeat
+    | Probe
+    | Tell
+    | Log
+    | Begin
+    | Run
+    | End
+    | LearnBuffers
+    | WriteKV
+    | CallOffWrites
+)

@@ -1,0 +1,63 @@
+"""The decodes that registered here: what of their memory we may write, and checks against it.
+
+Everything is checked before any address is computed, and a refusal shows both values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from daemons.kv.runs import pages_for
+from daemons.protocol.handshake import Destination, KvRegion, RegisterBuffers
+from daemons.protocol.ids import PeerId
+from daemons.protocol.metadata import ROW_BYTES
+from daemons.protocol.topology import Fingerprint, differences
+
+
+@dataclass(slots=True)
+class Decodes:
+    """Registered peers, checked against our own shape."""
+
+    fingerprint: Fingerprint
+    regions: Sequence[KvRegion]
+    known: dict[PeerId, RegisterBuffers] = field(default_factory=dict)
+
+    def refusal(self, buffers: RegisterBuffers) -> str:
+        """Return why these buffers cannot be written by us, "" when they can."""
+        wrong = differences(self.fingerprint, buffers.fingerprint)
+        if wrong:
+            return "; ".join(wrong)
+        if buffers.row_bytes != ROW_BYTES:
+            return f"row_bytes: ours {ROW_BYTES}, theirs {buffers.row_bytes}"
+        ours = {(r.layer, r.kind, r.head): r.page_bytes for r in self.regions}
+        theirs = {(r.layer, r.kind, r.head): r.page_bytes for r in buffers.regions}
+        if len(theirs) != len(buffers.regions):
+            return f"{len(buffers.regions)} regions, {len(theirs)} of them different"
+        shared = ours.keys() & theirs.keys()
+        if not shared:
+            return "no layer and head in common"
+        for place in sorted(shared):
+            if ours[place] != theirs[place]:
+                return f"page_bytes at {place}: ours {ours[place]}, theirs {theirs[place]}"
+        return ""
+
+    def bad_destination(self, destination: Destination, prompt_tokens: int) -> str:
+        """Return what is wrong with where a room shall go, "" when nothing is."""
+        buffers = self.known.get(destination.sender)
+        if buffers is None:
+            return f"{destination.sender} has not registered its buffers"
+        page_size = self.fingerprint.page_size
+        if destination.prompt_tokens != prompt_tokens:
+            return f"prompt tokens: ours {prompt_tokens}, theirs {destination.prompt_tokens}"
+        if destination.prefix_tokens % page_size or destination.prefix_tokens > prompt_tokens:
+            return f"prefix of {destination.prefix_tokens} tokens, pages have {page_size}"
+        need = pages_for(prompt_tokens, page_size) - destination.prefix_tokens // page_size
+        pages = destination.pages
+        if len(pages) != need or len(set(pages)) != need:
+            return f"{len(set(pages))} pages offered, {need} needed"
+        if pages and max(pages) >= buffers.pages:
+            return f"page {max(pages)} of {buffers.pages}"
+        if destination.row >= buffers.rows:
+            return f"row {destination.row} of {buffers.rows}"
+        return ""

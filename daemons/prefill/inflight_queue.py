@@ -1,0 +1,45 @@
+"""Prefill, stage 3 of 3: the pages are computed and on their way to decode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from daemons.prefill.commands import WriteKV
+from daemons.prefill.request import Request
+from daemons.protocol.ids import RoomKey
+from daemons.protocol.metadata import Row, pack
+
+
+@dataclass(slots=True)
+class InflightQueue:
+    """Rooms whose forward is done, until every byte has landed."""
+
+    rooms: dict[RoomKey, Request] = field(default_factory=dict)
+
+
+def next_write(request: Request, page_size: int) -> WriteKV | None:
+    """Return the write of what is computed and not handed over yet, None when there is none.
+
+    Only whole pages leave before the prompt is complete; the last write has the rest and the
+    row, even when no page is left to send. Pages that decode already has are passed over.
+    """
+    destination = request.destination
+    assert destination is not None
+    assert request.row is not None
+    last = request.first is not None
+    done = len(request.pages) if last else request.computed // page_size
+    prefix = destination.prefix_tokens // page_size
+    begin = max(request.handed, prefix)
+    request.handed = max(done, request.handed)
+    if begin >= done and not last:
+        return None
+    row = Row(request.key, request.first) if request.first is not None else None
+    return WriteKV(
+        request.key,
+        destination.sender,
+        request.pages[begin:done],
+        destination.pages[begin - prefix : max(done - prefix, 0)],
+        pack(row) if row else None,
+        request.row,
+        destination.row,
+    )

@@ -1,0 +1,52 @@
+"""A room on the prefill side, from its request to the last byte that landed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from daemons.protocol.causes import Failure
+from daemons.protocol.generate import Submit, TokenOut
+from daemons.protocol.handshake import Destination, Fence
+from daemons.protocol.ids import PeerId, RoomKey
+
+
+@dataclass(slots=True)
+class Request:
+    """All that the core knows of a room."""
+
+    submit: Submit
+    key: RoomKey
+    submitted_s: float
+    since_s: float  # when it entered its present stage, or last moved in it
+    destination: Destination | None = None
+    pages: tuple[int, ...] = ()  # ours, in prompt order
+    row: int | None = None  # ours
+    computed: int = 0  # prompt tokens whose KV lies in our pages
+    handed: int = 0  # pages handed to the lane
+    unsettled: int = 0  # writes that the lane has not reported on
+    step_tokens: int = 0  # in the forward that is under way; its pages are in use
+    first: TokenOut | None = None
+    prompt_logprobs: list[TokenOut] = field(default_factory=list)
+    sent_bytes: int = 0
+    fence: Fence = Fence.CLEAN
+    failure: Failure | None = None  # the first cause; the room only waits for its writes then
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """The prompt's token ids."""
+        return self.submit.prompt
+
+    @property
+    def peer(self) -> PeerId | None:
+        """The decode that said where to write."""
+        return self.destination.sender if self.destination else None
+
+    @property
+    def peer_name(self) -> str:
+        """The decode's instance name, "" before it is known."""
+        return self.destination.sender.instance if self.destination else ""
+
+    @property
+    def expires_s(self) -> float:
+        """When the client stops waiting."""
+        return self.submitted_s + self.submit.timeout_s

@@ -1,0 +1,480 @@
+"""The prefill core: events in, commands out, and nothing else.
+
+A room waits for its destination (bootstrap), for memory and its turn (waiting), is computed by
+chunks (forward), and ends when every byte has landed (inflight). FAILED is said to decode only
+when nothing of ours can still write for the room; the client's leg is told at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+
+from daemons.engine.step import Begin, End, Result, Run, Sequence, StepDone, StepFailed
+from daemons.kv.ledger import Ledger, Owner
+from daemons.kv.runs import pages_for
+from daemons.prefill.bootstrap_queue import BootstrapQueue
+from daemons.prefill.commands import CallOffWrites, Command, LearnBuffers
+from daemons.prefill.config import PrefillConfig
+from daemons.prefill.decodes import Decodes
+from daemons.prefill.events import Event, WriteDone, WriteFailed, WriteSkipped
+from daemons.prefill.inflight_queue import InflightQueue, next_write
+from daemons.prefill.outbox import Outbox
+from daemons.prefill.request import Request
+from daemons.prefill.waiting_queue import WaitingQueue
+from daemons.protocol.causes import Cause, Failure
+from daemons.protocol.generate import Submit
+from daemons.protocol.handshake import (
+    Abort,
+    Destination,
+    Fence,
+    Heartbeat,
+    Message,
+    RegisterBuffers,
+    RegistrationAnswer,
+)
+from daemons.protocol.ids import PeerId, RoomKey
+from daemons.protocol.status import Status
+from daemons.runtime.commands import Send
+from daemons.runtime.events import (
+    Cancelled,
+    ConnectionLost,
+    Draining,
+    Finished,
+    MessageCame,
+    Probed,
+    Stopping,
+    Submitted,
+    Tick,
+)
+from daemons.runtime.liveness import Liveness
+from daemons.runtime.peers import Peers
+from daemons.runtime.recorder import Recorder
+from daemons.runtime.tombstones import Tombstones
+
+STEPS = {
+    "": frozenset({"bootstrap"}),
+    "bootstrap": frozenset({"waiting", ""}),
+    "waiting": frozenset({"forward", ""}),
+    "forward": frozenset({"inflight", ""}),
+    "inflight": frozenset({""}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tomb:
+    """How a room ended here, for those who ask later."""
+
+    fence: Fence
+    failure: Failure | None  # None: every byte landed
+
+
+class Scheduler:
+    """The state of one prefill rank."""
+
+    def __init__(self, me: PeerId, config: PrefillConfig, decodes: Decodes, pages: int) -> None:
+        """``pages`` is the size of the engine's KV pool."""
+        engine, timers = config.engine, config.timers
+        self.me = me
+        self.config = config
+        self.decodes = decodes
+        self.pages = Ledger(pages)
+        self.rows = Ledger(config.rows, "row")
+        self.peers = Peers(Liveness(timers.heartbeat_s, timers.peer_timeout_s))
+        self.recorder = Recorder(me.instance, "prefill", STEPS)
+        self.bootstrap = BootstrapQueue(config.max_orphans)
+        self.waiting = WaitingQueue(
+            engine.page_size, engine.batch_tokens, engine.chunk_tokens, engine.batch_rooms
+        )
+        self.inflight = InflightQueue()
+        self.ending: dict[RoomKey, Request] = {}  # failed, with writes or a forward under way
+        self.tombs: Tombstones[Tomb] = Tombstones(timers.tombstone_s)
+        self.out = Outbox(me)
+        self.draining = False
+        self._stepping = False
+        self._now = 0.0
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take one event and return what is to be done, in order."""
+        self._now = now
+        match event:
+            case Submitted():
+                self._submitted(event.submit)
+            case Cancelled():
+                if request := self._live(event.key):
+                    self._fail(request, event.failure)
+            case Finished():
+                pass  # a stop string in the only token changes nothing here
+            case MessageCame():
+                self._message(event.message)
+            case StepDone():
+                self._stepping = False
+                for result in event.results:
+                    self._computed(result)
+            case StepFailed():
+                self._step_failed(event)
+            case WriteDone() | WriteFailed() | WriteSkipped():
+                self._written(event)
+            case ConnectionLost():
+                self.out.do(*self.peers.knock(event.peer, now))
+            case Probed():
+                if event.refused:
+                    self._bury(event.peer, "its port refuses connections")
+            case Draining():
+                self.draining = event.on
+            case Stopping():
+                self._stop()
+            case Tick():
+                self._tick()
+        self._schedule()
+        return self.out.take()
+
+    @property
+    def busy(self) -> bool:
+        """Whether any room, orphan or write is left."""
+        return bool(self.rooms() or self.ending or self.bootstrap.orphans)
+
+    def rooms(self) -> list[Request]:
+        """Return the rooms that have not ended, by stage."""
+        stages = (
+            self.bootstrap.rooms,
+            self.waiting.rooms,
+            self.waiting.begun,
+            self.inflight.rooms,
+        )
+        return list(chain.from_iterable(stage.values() for stage in stages))
+
+    def _live(self, key: RoomKey) -> Request | None:
+        return (
+            self.bootstrap.rooms.get(key)
+            or self.waiting.rooms.get(key)
+            or self.waiting.begun.get(key)
+            or self.inflight.rooms.get(key)
+        )
+
+    # --- the two halves of a room -----------------------------------------------------------
+
+    def _submitted(self, submit: Submit) -> None:
+        key = RoomKey(submit.room, submit.attempt)
+        if self._live(key) or key in self.ending:
+            self.out.count("duplicate_rooms")  # the front answers 409; the first one goes on
+            return
+        if (tomb := self.tombs.get(key)) is not None:
+            self.out.tell_failure(
+                key, tomb.failure or Failure(Cause.REQUEST_DUPLICATE, "bootstrap")
+            )
+            return
+        if (failure := self._refusal(submit)) is not None:
+            self._refuse(key, failure)
+            return
+        tale = self.recorder.enter(key, "bootstrap", "request came", self._now)
+        tale.prompt_tokens = len(submit.prompt)
+        request = Request(submit, key, self._now, self._now)
+        self.bootstrap.rooms[key] = request
+        if (destination := self.bootstrap.claim(key)) is not None:
+            self._attach(request, destination)
+
+    def _refusal(self, submit: Submit) -> Failure | None:
+        me = self.me.instance
+        if self.draining:
+            return Failure(Cause.INSTANCE_DRAINING, "bootstrap", me)
+        need = pages_for(len(submit.prompt), self.config.engine.page_size)
+        if need > self.pages.size:
+            detail = (
+                f"{len(submit.prompt)} tokens need {need} pages, the pool has {self.pages.size}"
+            )
+            return Failure(Cause.REQUEST_TOO_LONG, "bootstrap", me, detail)
+        if len(self.rooms()) >= self.config.max_rooms:
+            detail = f"{self.config.max_rooms} rooms are here already"
+            return Failure(Cause.QUEUE_FULL, "bootstrap", me, detail)
+        return None
+
+    def _refuse(self, key: RoomKey, failure: Failure) -> None:
+        self.out.tell_failure(key, failure)
+        self.out.count("rooms_refused")
+        self.tombs.put(key, Tomb(Fence.CLEAN, failure), self._now)
+        if (destination := self.bootstrap.claim(key)) is not None:
+            self.out.refuse(destination, failure)
+
+    def _destination(self, destination: Destination) -> None:
+        key = RoomKey(destination.room, destination.attempt)
+        if (tomb := self.tombs.get(key)) is not None:
+            self.out.final(destination.sender, key, tomb.failure, tomb.fence)
+        elif key in self.ending:
+            pass  # answered when its writes have ended
+        elif (request := self._live(key)) is not None:
+            if request.destination is None:
+                self._attach(request, destination)
+        elif not self.bootstrap.keep_orphan(key, destination, self._now):
+            detail = f"{self.config.max_orphans} unclaimed rooms are waiting"
+            failure = Failure(Cause.QUEUE_FULL, "bootstrap", self.me.instance, detail)
+            if self.tombs.put(key, Tomb(Fence.CLEAN, failure), self._now):
+                self.out.refuse(destination, failure)
+
+    def _attach(self, request: Request, destination: Destination) -> None:
+        request.destination = destination
+        wrong = self.decodes.bad_destination(destination, len(request.prompt))
+        if wrong:
+            peer = destination.sender.instance
+            self._fail(request, Failure(Cause.HANDSHAKE_REFUSED, "bootstrap", peer, wrong))
+            return
+        del self.bootstrap.rooms[request.key]
+        request.since_s = self._now
+        self.waiting.rooms[request.key] = request
+        self.recorder.enter(
+            request.key, "waiting", "destination came", self._now, peer=request.peer_name
+        )
+        self.out.progress(request, Status.WAITING_FOR_INPUT)
+
+    # --- the forward ------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        for request in self.waiting.begin(self.pages, self.rows):
+            request.since_s = self._now
+            self.recorder.enter(request.key, "forward", "memory was free", self._now)
+            sequence = Sequence(request.key, request.submit.sampling, request.prompt)
+            self.out.do(Begin(sequence))
+        if self._stepping:
+            return
+        items = self.waiting.batch()
+        if items:
+            self._stepping = True
+            for item in items:
+                self.waiting.begun[item.key].step_tokens = len(item.tokens)
+            self.out.do(Run(tuple(items)))
+
+    def _computed(self, result: Result) -> None:
+        request = self.ending.get(result.key) or self.waiting.begun.get(result.key)
+        if request is None:
+            return
+        chunk, request.step_tokens = request.step_tokens, 0
+        if request.failure is not None:
+            self._settle(request)
+            return
+        if result.error:
+            me = self.me.instance
+            self._fail(request, Failure(Cause.ENGINE_FAILED, "forward", me, result.error))
+            return
+        request.computed += chunk
+        request.since_s = self._now
+        request.prompt_logprobs.extend(result.prompt_logprobs)
+        request.first = result.token
+        self.recorder.note(request.key, "chunk computed", self._now, tokens=chunk)
+        self.out.count("prompt_tokens", chunk)
+        if request.first is not None:
+            self.waiting.drop(request.key)
+            self.inflight.rooms[request.key] = request
+            self.out.do(End(request.key))
+            self.recorder.enter(request.key, "inflight", "prompt is computed", self._now)
+        if (write := next_write(request, self.config.engine.page_size)) is not None:
+            request.unsettled += 1
+            self.out.do(write)
+
+    def _step_failed(self, event: StepFailed) -> None:
+        self._stepping = False
+        failure = Failure(Cause.ENGINE_FAILED, "forward", self.me.instance, event.detail)
+        for key in event.keys:
+            request = self.ending.get(key) or self.waiting.begun.get(key)
+            if request is not None:
+                request.step_tokens = 0
+                self._fail(request, failure)
+
+    # --- the bytes --------------------------------------------------------------------------
+
+    def _written(self, event: WriteDone | WriteFailed | WriteSkipped) -> None:
+        key = event.key
+        request = self.ending.get(key) or self._live(key)
+        if request is None:
+            return
+        request.unsettled -= 1
+        request.since_s = self._now
+        match event:
+            case WriteDone():
+                request.sent_bytes += event.sent_bytes
+                self.out.count("sent_bytes", event.sent_bytes)
+                self.recorder.note(key, "chunk sent", self._now, sent_bytes=event.sent_bytes)
+            case WriteFailed():
+                request.fence = Fence.CUT if event.cut else request.fence
+                self._write_failed(request, event.detail)
+                return
+            case WriteSkipped():
+                pass
+        if request.failure is not None:
+            self._settle(request)
+        elif key in self.inflight.rooms and request.unsettled == 0:
+            self._succeed(request)
+        else:
+            self.out.progress(request, Status.TRANSFERRING)
+
+    def _write_failed(self, request: Request, detail: str) -> None:
+        stage = self.recorder.stage(request.key)
+        self._fail(request, Failure(Cause.TRANSFER_FAILED, stage, request.peer_name, detail))
+        if request.peer is not None:
+            self.out.do(*self.peers.knock(request.peer, self._now))
+
+    def _succeed(self, request: Request) -> None:
+        key = request.key
+        assert request.peer is not None
+        del self.inflight.rooms[key]
+        self._release(request)
+        self.out.final(request.peer, key, None, Fence.CLEAN, request.sent_bytes)
+        self.out.tell_first(request)
+        self.tombs.put(key, Tomb(Fence.CLEAN, None), self._now)
+        self._close(request, None)
+
+    # --- ends -------------------------------------------------------------------------------
+
+    def _fail(self, request: Request, failure: Failure) -> None:
+        """Note the first cause, tell our front, and wait for what is under way."""
+        key = request.key
+        if request.failure is None:
+            request.failure = failure
+            self.out.tell_failure(key, failure)
+            self.bootstrap.rooms.pop(key, None)
+            self.waiting.drop(key)
+            self.inflight.rooms.pop(key, None)
+            self.ending[key] = request
+            if request.unsettled:
+                self.out.do(CallOffWrites(key))
+        self._settle(request)
+
+    def _settle(self, request: Request) -> None:
+        """End a failed room once no write is under way; its pages also wait for the forward."""
+        key, failure = request.key, request.failure
+        assert failure is not None
+        if request.unsettled:
+            return
+        if self.tombs.get(key) is None:
+            if not self.tombs.put(key, Tomb(request.fence, failure), self._now):
+                return  # no place to remember it: the next tick tries again
+            if request.peer in self.decodes.known:
+                self.out.final(request.peer, key, failure, request.fence, request.sent_bytes)
+        if request.step_tokens:
+            return
+        if request.pages and request.first is None:
+            self.out.do(End(key))
+        del self.ending[key]
+        self._release(request)
+        self._close(request, failure)
+
+    def _release(self, request: Request) -> None:
+        self.pages.release(request.key, request.pages, Owner.REQUEST)
+        if request.row is not None:
+            self.rows.release(request.key, (request.row,), Owner.REQUEST)
+
+    def _close(self, request: Request, failure: Failure | None) -> None:
+        why = str(failure) if failure else "every byte landed"
+        tale = self.recorder.leave(request.key, why, self._now, failure)
+        tale.peer = request.peer_name
+        self.out.close(request, failure, self._now)
+
+    def _stop(self) -> None:
+        self.draining = True
+        for request in self.rooms():
+            stage = self.recorder.stage(request.key)
+            self._fail(request, Failure(Cause.INSTANCE_STOPPING, stage, self.me.instance))
+
+    # --- peers ------------------------------------------------------------------------------
+
+    def _message(self, message: Message) -> None:
+        self.peers.liveness.heard(message.sender, self._now)
+        known = message.sender in self.decodes.known
+        match message:
+            case RegisterBuffers():
+                self._register(message)
+            case Destination() if known:
+                self._destination(message)
+            case Abort() if known:
+                self._abort(message)
+            case Heartbeat():
+                pass
+            case _:
+                self.out.count("messages_from_strangers")
+
+    def _register(self, buffers: RegisterBuffers) -> None:
+        peer = buffers.sender
+        if self.peers.liveness.is_buried(peer):
+            return
+        for older in self.peers.liveness.others_of(peer):
+            self._bury(older, f"{peer.instance} lives on with epoch {peer.epoch}")
+        refused = self.decodes.refusal(buffers)
+        self.out.do(*self.peers.add(peer, buffers.reply_host, buffers.reply_port, self._now))
+        if refused:
+            self.out.count("registrations_refused")
+            self.out.log("peer.refused", peer=str(peer), reason=refused)
+        elif peer not in self.decodes.known:
+            self.decodes.known[peer] = buffers
+            self.out.do(LearnBuffers(peer, buffers))
+            self.out.log("peer.registered", peer=str(peer), pages=buffers.pages)
+        self.out.do(Send(peer, RegistrationAnswer(self.me, peer.epoch, refused)))
+
+    def _abort(self, abort: Abort) -> None:
+        key = RoomKey(abort.room, abort.attempt)
+        if (request := self._live(key)) is not None:
+            if request.peer not in (None, abort.sender):
+                self.out.count("messages_from_strangers")
+                return
+            self._fail(request, abort.failure)
+        if key in self.ending and self.tombs.get(key) is None:
+            return  # told by the final progress when its writes have ended
+        orphan = self.bootstrap.orphans.get(key)
+        if orphan is not None and orphan[0].sender == abort.sender:
+            del self.bootstrap.orphans[key]
+        tomb = self.tombs.get(key) or Tomb(Fence.CLEAN, abort.failure)
+        if self.tombs.put(key, tomb, self._now):
+            self.out.answer(abort, tomb.fence)
+
+    def _bury(self, peer: PeerId, evidence: str) -> None:
+        if peer not in self.peers.addresses:
+            return
+        self.decodes.known.pop(peer, None)
+        self.out.do(*self.peers.bury(peer))
+        self.out.log("peer.died", peer=str(peer), evidence=evidence)
+        for key, (destination, _) in list(self.bootstrap.orphans.items()):
+            if destination.sender == peer:
+                del self.bootstrap.orphans[key]
+        self._fail_rooms_of(peer, Cause.PEER_DIED, evidence)
+
+    def _fail_rooms_of(self, peer: PeerId, cause: Cause, detail: str) -> None:
+        for request in self.rooms():
+            if request.peer == peer:
+                stage = self.recorder.stage(request.key)
+                self._fail(request, Failure(cause, stage, peer.instance, detail))
+
+    # --- time -------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        timers, now = self.config.timers, self._now
+        commands, silent = self.peers.tick(now)
+        self.out.do(*commands)
+        for peer in silent:
+            self._fail_rooms_of(
+                peer, Cause.PEER_UNREACHABLE, f"no heartbeat for {timers.peer_timeout_s} s"
+            )
+        for orphan in self.bootstrap.expired_orphans(now, timers.destination_s):
+            detail = f"no request came within {timers.destination_s} s"
+            failure = Failure(Cause.PEER_NEVER_CAME, "bootstrap", self.me.instance, detail)
+            key = RoomKey(orphan.room, orphan.attempt)
+            if self.tombs.put(key, Tomb(Fence.CLEAN, failure), now):
+                self.out.refuse(orphan, failure)
+        for request in self.rooms():
+            self._check_deadlines(request)
+        for request in list(self.ending.values()):
+            self._settle(request)
+        self.tombs.expire(now)
+
+    def _check_deadlines(self, request: Request) -> None:
+        timers, now = self.config.timers, self._now
+        stage = self.recorder.stage(request.key)
+        waits = {
+            "bootstrap": (timers.destination_s, Cause.PEER_NEVER_CAME),
+            "waiting": (timers.queue_s, Cause.QUEUE_TIMEOUT),
+            "inflight": (timers.progress_s, Cause.PROGRESS_TIMEOUT),
+        }
+        if now >= request.expires_s:
+            detail = f"{request.submit.timeout_s} s in total"
+            self._fail(request, Failure(Cause.TOTAL_TIMEOUT, stage, request.peer_name, detail))
+        elif stage in waits and now - request.since_s >= waits[stage][0]:
+            limit, cause = waits[stage]
+            detail = f"nothing for {limit} s"
+            self._fail(request, Failure(cause, stage, request.peer_name, detail))

@@ -1,0 +1,66 @@
+"""Prefill, stage 2 of 3: first come, first served, as far as pages, rows and tokens go.
+
+Rooms whose prompt is partly computed come before new ones, in the same order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from daemons.engine.step import Item
+from daemons.kv.ledger import Ledger, Owner
+from daemons.kv.runs import pages_for
+from daemons.prefill.request import Request
+from daemons.protocol.ids import RoomKey
+
+
+@dataclass(slots=True)
+class WaitingQueue:
+    """Rooms that decode waits for: not begun, and begun."""
+
+    page_size: int
+    batch_tokens: int
+    chunk_tokens: int
+    batch_rooms: int
+    rooms: dict[RoomKey, Request] = field(default_factory=dict)
+    begun: dict[RoomKey, Request] = field(default_factory=dict)
+
+    def begin(self, pages: Ledger, rows: Ledger) -> list[Request]:
+        """Give memory to rooms in order until one does not fit; return those that got it."""
+        fresh: list[Request] = []
+        for key, request in list(self.rooms.items()):
+            need = pages_for(len(request.prompt), self.page_size)
+            if need > pages.free or rows.free == 0 or len(self.begun) >= self.batch_rooms:
+                break
+            request.pages = pages.take(key, need, Owner.REQUEST)
+            (request.row,) = rows.take(key, 1, Owner.REQUEST)
+            self.begun[key] = self.rooms.pop(key)
+            fresh.append(request)
+        return fresh
+
+    def batch(self) -> list[Item]:
+        """Return the next chunk of each begun room, within the budget of tokens."""
+        items: list[Item] = []
+        budget = self.batch_tokens
+        for request in self.begun.values():
+            chunk = min(self.chunk_tokens, budget, len(request.prompt) - request.computed)
+            if chunk <= 0:
+                break
+            items.append(self._item(request, chunk))
+            budget -= chunk
+        return items
+
+    def drop(self, key: RoomKey) -> None:
+        """Take a room out, wherever it is."""
+        self.rooms.pop(key, None)
+        self.begun.pop(key, None)
+
+    def _item(self, request: Request, chunk: int) -> Item:
+        start, end = request.computed, request.computed + chunk
+        return Item(
+            request.key,
+            request.prompt[start:end],
+            start,
+            request.pages[: pages_for(end, self.page_size)],
+            samples=end == len(request.prompt),
+        )
