@@ -1,68 +1,294 @@
 """One rank's model, KV pool and sampler, behind a few blocking verbs.
 
-One thread calls ``begin``, ``forward`` and ``end``, in order; nothing here is locked.
+One thread calls ``begin``, ``forward`` and ``end``, in order; nothing here is locked. A page is a
+number here: who owns it, and whether it may be written, is the caller's business.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Several
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
+from daemons.cluster.errors import OperatorError
+from daemons.engine.attention import Attend, paged_attention
+from daemons.engine.attention_cuda import varlen_attention, varlen_works
+from daemons.engine.batch import Batch, Span, fault, lay_out
 from daemons.engine.config import EngineConfig
+from daemons.engine.device import Place, choose_place, set_threads
+from daemons.engine.kv_cache import KvPool, make_pool
+from daemons.engine.logprobs import token_logprobs
+from daemons.engine.models import Model, load_model
+from daemons.engine.room import RoomState, begin_room, judged_positions
+from daemons.engine.sampler import choose
 from daemons.engine.step import Item, Result, Sequence
-from daemons.protocol.handshake import KvRegion
+from daemons.engine.weights import read_json
+from daemons.protocol.generate import Sampling, TokenOut
+from daemons.protocol.handshake import PAGES_LIMIT, KvRegion
 from daemons.protocol.ids import RoomKey
 from daemons.protocol.topology import Fingerprint
 
+_JUDGED_ROWS = 128  # prompt log-probabilities: rows of logits at once, for memory's sake
+_WARM_ROOM = RoomKey(0, 0)  # a room is never 0, so it meets no other
 
+
+@dataclass(slots=True)
 class Engine:
     """A model that is loaded, with its KV pool.
 
     Attributes:
         fingerprint: what a peer must have too before pages may be exchanged.
-        pages: pages of the pool, numbered from 0; all of them belong to the caller.
-        page_size: tokens per page.
         vocab_size: token ids are below it.
         max_model_len: the longest prompt + output, in tokens.
         eos_token_ids: tokens with which this model ends a text.
     """
 
     fingerprint: Fingerprint
-    pages: int
-    page_size: int
     vocab_size: int
     max_model_len: int
     eos_token_ids: tuple[int, ...]
+    _place: Place
+    _model: Model
+    _pool: KvPool
+    _uses_varlen: bool
+    _warm_tokens: int
+    _rooms: dict[RoomKey, RoomState] = field(default_factory=dict)
 
     @staticmethod
     def load(config: EngineConfig, model_dir: Path, *, kv_tokens: int | None = None) -> Engine:
         """Read a model and reserve its KV pool; ``kv_tokens`` goes before the configuration's.
 
         Raises:
-            OperatorError: no such device, an architecture that is not served, broken weights.
+            OperatorError: no such device, an architecture that is not served, broken weights, a
+                pool or a length that cannot be.
         """
-        raise NotImplementedError
+        set_threads(config.threads)
+        place = choose_place(config)
+        model, name = load_model(model_dir, place)
+        spec = model.spec
+        pages = _pages(config, kv_tokens)
+        pool = make_pool(spec.layers, spec.kv_heads, pages, config.page_size, spec.head_dim, place)
+        return Engine(
+            fingerprint=Fingerprint(
+                model=name,
+                dtype=place.dtype_name,
+                page_size=config.page_size,
+                layers=spec.layers,
+                kv_heads=spec.kv_heads,
+                head_dim=spec.head_dim,
+            ),
+            vocab_size=spec.vocab_size,
+            max_model_len=_max_model_len(config, spec.positions),
+            eos_token_ids=eos_token_ids(model_dir),
+            _place=place,
+            _model=model,
+            _pool=pool,
+            _uses_varlen=not place.is_cpu and varlen_works(pool, spec.heads),
+            _warm_tokens=min(config.chunk_tokens, config.batch_tokens),
+        )
+
+    @property
+    def pages(self) -> int:
+        """Pages of the pool, numbered from 0; all of them are the caller's."""
+        return self._pool.pages
+
+    @property
+    def page_size(self) -> int:
+        """Tokens per page."""
+        return self._pool.page_size
 
     def kv_regions(self) -> tuple[KvRegion, ...]:
         """Return where the pages lie, by (layer, kind, head) in memory order."""
-        raise NotImplementedError
+        return self._pool.regions()
 
     def kv_memory(self) -> tuple[int, int]:
         """Return the address and the bytes of the whole pool, one piece of memory."""
-        raise NotImplementedError
-
-    def warm_up(self) -> None:
-        """Run every kind of forward once, on pages that are then zeroed again."""
-        raise NotImplementedError
+        return self._pool.memory.data_ptr(), self._pool.memory.nbytes
 
     def begin(self, sequence: Sequence) -> None:
-        """Make a room known, with what was asked and what was already said."""
-        raise NotImplementedError
+        """Make a room known, with what was asked and what was already said.
+
+        A room that is known already begins anew.
+
+        Raises:
+            ValueError: a token id that the vocabulary does not have.
+        """
+        self._rooms[sequence.key] = begin_room(sequence, self.vocab_size)
 
     def end(self, key: RoomKey) -> None:
         """Forget a room; harmless when it is not known."""
-        raise NotImplementedError
+        self._rooms.pop(key, None)
 
+    @torch.inference_mode()
     def forward(self, items: Several[Item]) -> list[Result]:
-        """Run one batch, prefill chunks and decode steps together; results in order of items."""
-        raise NotImplementedError
+        """Run one batch, prefill chunks and decode steps together; results in order of items.
+
+        An item that cannot be run has its ``error`` and changes nothing; the others go on. When
+        the whole batch fails (out of memory), the exception is the caller's.
+
+        Prompt log-probabilities need what the token before left: a room that asks for them is run
+        from position 0, or from below its ``prompt_logprobs_start``.
+        """
+        errors = self._faults(items)
+        good = [item for item, error in zip(items, errors, strict=True) if not error]
+        done = iter(self._run(good) if good else ())
+        return [
+            Result(item.key, error=error) if error else next(done)
+            for item, error in zip(items, errors, strict=True)
+        ]
+
+    def warm_up(self) -> None:
+        """Run a chunk and a few decode steps once; call it before any page is in use."""
+        tokens = min(self._warm_tokens, self.pages * self.page_size, self.max_model_len) - 1
+        pages = tuple(range(-(-(tokens + 1) // self.page_size)))
+        self.begin(Sequence(_WARM_ROOM, Sampling(temperature=0.0), (0,)))
+        chunk = Item(_WARM_ROOM, (0,) * max(1, tokens), 0, pages, samples=True)
+        self.forward([chunk])
+        if tokens > 0:
+            self.forward([Item(_WARM_ROOM, (0,), tokens, pages, samples=True)])
+        self.end(_WARM_ROOM)
+        self._pool.clear(range(len(pages)))
+
+    def _faults(self, items: Several[Item]) -> list[str]:
+        """Return what is wrong with each item, "" where nothing is."""
+        errors = []
+        taken: set[RoomKey] = set()
+        for item in items:
+            error = fault(
+                item,
+                vocab_size=self.vocab_size,
+                max_model_len=self.max_model_len,
+                pages=self.pages,
+                page_size=self.page_size,
+            )
+            if item.key not in self._rooms:
+                error = f"room {item.key} has not begun"
+            elif item.key in taken:
+                error = f"room {item.key} is twice in the batch"
+            error = error or self._gap(item)
+            taken.add(item.key)
+            errors.append(error)
+        return errors
+
+    def _gap(self, item: Item) -> str:
+        """Say so when a wanted log-probability has no token before it that was run here."""
+        state = self._rooms[item.key]
+        judged = judged_positions(state, item)
+        if not judged or judged[0] != item.start or item.start == 0:
+            return ""
+        if state.last_hidden is not None and state.last_position == item.start - 1:
+            return ""
+        return f"prompt log-probabilities from {item.start} on, but {item.start - 1} was not run"
+
+    def _run(self, items: Several[Item]) -> list[Result]:
+        batch = lay_out(items, self.page_size, self._place.device)
+        states = [self._rooms[item.key] for item in items]
+        hidden = self._model.hidden(batch, self._attend(batch))
+        chosen = self._sample(hidden, batch, items, states)
+        results = []
+        for item, state, span in zip(items, states, batch.spans, strict=True):
+            judged = self._judge(hidden, span, item, state)
+            token = chosen.get(item.key)
+            if item.samples and token is None:
+                results.append(Result(item.key, error="the model's logits are not finite"))
+                continue
+            results.append(Result(item.key, token, judged))
+        return results
+
+    def _attend(self, batch: Batch) -> Attend:
+        attention = varlen_attention if self._uses_varlen else paged_attention
+        return attention(self._pool, batch)
+
+    def _sample(
+        self, hidden: torch.Tensor, batch: Batch, items: Several[Item], states: list[RoomState]
+    ) -> dict[RoomKey, TokenOut]:
+        """Choose a token for each item that samples; one with broken logits gets none."""
+        places = [place for place, item in enumerate(items) if item.samples]
+        if not places:
+            return {}
+        rows = torch.tensor([batch.spans[place].last for place in places], device=hidden.device)
+        logits = self._model.logits(hidden[rows])
+        finite = logits.isfinite().all(dim=-1).tolist()
+        if not all(finite):
+            places = [place for place, good in zip(places, finite, strict=True) if good]
+            logits = logits[torch.tensor(finite, device=logits.device)]
+        rooms = [states[place] for place in places]
+        tokens = choose(logits, rooms)
+        outs = _with_logprobs(logits, tokens, rooms)
+        for room, token in zip(rooms, tokens, strict=True):
+            room.add(token)
+        return {room.asked.key: out for room, out in zip(rooms, outs, strict=True)}
+
+    def _judge(
+        self, hidden: torch.Tensor, span: Span, item: Item, state: RoomState
+    ) -> tuple[TokenOut, ...]:
+        """Return the prompt log-probabilities of an item, and keep what the next chunk needs."""
+        top = state.asked.sampling.prompt_logprobs
+        if top is None:
+            return ()
+        own = hidden[span.first : span.last + 1]
+        before, state.last_hidden = state.last_hidden, own[-1:].clone()
+        state.last_position = item.start + span.tokens - 1
+        judged = judged_positions(state, item)
+        if not judged:
+            return ()
+        outs = [TokenOut(item.tokens[0])] if judged[0] == 0 else []
+        positions = [position for position in judged if position > 0]
+        for first in range(0, len(positions), _JUDGED_ROWS):
+            some = positions[first : first + _JUDGED_ROWS]
+            rows = own[max(0, some[0] - 1 - item.start) : some[-1] - item.start]
+            if some[0] == item.start:  # judged by the chunk before
+                assert before is not None
+                rows = torch.cat((before, rows))
+            tokens = [item.tokens[position - item.start] for position in some]
+            outs += token_logprobs(self._model.logits(rows), tokens, [top] * len(tokens))
+        return tuple(outs)
+
+
+def eos_token_ids(model_dir: Path) -> tuple[int, ...]:
+    """Return the tokens that end a text, from ``generation_config.json``, else ``config.json``."""
+    for name in ("generation_config.json", "config.json"):
+        found = read_json(model_dir / name, optional=True).get("eos_token_id")
+        if found is not None:
+            return tuple(found) if isinstance(found, list) else (int(found),)
+    return ()
+
+
+def _with_logprobs(
+    logits: torch.Tensor, tokens: list[int], rooms: list[RoomState]
+) -> list[TokenOut]:
+    outs = [TokenOut(token) for token in tokens]
+    wanted = [
+        (row, room.asked.sampling.logprobs)
+        for row, room in enumerate(rooms)
+        if room.asked.sampling.logprobs is not None
+    ]
+    if wanted:
+        rows = torch.tensor([row for row, _ in wanted], device=logits.device)
+        tops = [top or 0 for _, top in wanted]
+        judged = token_logprobs(logits[rows], [tokens[row] for row, _ in wanted], tops)
+        for (row, _), out in zip(wanted, judged, strict=True):
+            outs[row] = out
+    return outs
+
+
+def _pages(config: EngineConfig, kv_tokens: int | None) -> int:
+    tokens = config.kv_tokens if kv_tokens is None else kv_tokens
+    pages = tokens // config.page_size
+    if not 0 < pages <= PAGES_LIMIT:
+        raise OperatorError(
+            f"a KV pool of {tokens} tokens has {pages} pages of {config.page_size}",
+            f"engine.kv_tokens / engine.page_size must be 1 to {PAGES_LIMIT}",
+        )
+    return pages
+
+
+def _max_model_len(config: EngineConfig, positions: int) -> int:
+    if config.max_model_len > positions:
+        raise OperatorError(
+            f"engine.max_model_len is {config.max_model_len}, the model was made for {positions}",
+            "set it to 0 for the model's own",
+        )
+    return config.max_model_len or positions

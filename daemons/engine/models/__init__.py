@@ -1,1 +1,75 @@
-""""""
+"""The models that are served: a new one is a file here and a line in :data:`MODELS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from daemons.cluster.errors import OperatorError
+from daemons.engine.attention import Attend
+from daemons.engine.batch import Batch
+from daemons.engine.device import Place
+from daemons.engine.models import llama, spec
+from daemons.engine.models.spec import Spec
+from daemons.engine.weights import Checkpoint, read_json
+
+
+class Model(Protocol):
+    """What the engine needs of a model; it knows nothing of rooms, pages or sampling."""
+
+    @property
+    def spec(self) -> Spec: ...
+    def hidden(self, batch: Batch, attend: Attend) -> torch.Tensor: ...
+    def logits(self, rows: torch.Tensor) -> torch.Tensor: ...
+
+
+ReadSpec = Callable[[dict[str, Any]], Spec]
+Build = Callable[[Spec, Checkpoint, Place], Model]
+
+# By the first of "architectures" in config.json.
+MODELS: dict[str, tuple[ReadSpec, Build]] = {
+    "LlamaForCausalLM": (spec.llama, llama.build),
+    "MistralForCausalLM": (spec.mistral, llama.build),
+    "Qwen2ForCausalLM": (spec.qwen2, llama.build),
+    "Qwen3ForCausalLM": (spec.qwen3, llama.build),
+}
+
+
+def read_spec(directory: Path) -> Spec:
+    """Return what ``config.json`` says of a model.
+
+    Raises:
+        OperatorError: an architecture or a feature that is not served, or a broken file.
+    """
+    config = read_json(directory / "config.json")
+    read, _ = _entry(config, directory)
+    try:
+        return read(config)
+    except (KeyError, TypeError, ValueError) as error:
+        raise OperatorError(f"{directory / 'config.json'}: {error!r}", "is it complete?") from error
+
+
+def load_model(directory: Path, place: Place) -> tuple[Model, str]:
+    """Return a model with its weights, and the hash that names it in a fingerprint.
+
+    Raises:
+        OperatorError: as :func:`read_spec`; also for weights that do not fit it.
+    """
+    known = read_spec(directory)
+    checkpoint = Checkpoint(directory, place)
+    _, build = MODELS[known.architecture]
+    return build(known, checkpoint, place), checkpoint.digest(repr(known).encode())
+
+
+def _entry(config: dict[str, Any], directory: Path) -> tuple[ReadSpec, Build]:
+    names = config.get("architectures") or ["(none)"]
+    try:
+        return MODELS[names[0]]
+    except KeyError:
+        raise OperatorError(
+            f"{directory}: the architecture {names[0]} is not served",
+            f"served: {', '.join(MODELS)}",
+        ) from None

@@ -1,0 +1,52 @@
+"""Where tensors live and in which type: one value that every part of the engine is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from daemons.cluster.errors import OperatorError
+from daemons.engine.config import EngineConfig
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A device and the type of weights, activations and KV on it."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    @property
+    def dtype_name(self) -> str:
+        """The type as the configuration and the fingerprint spell it."""
+        return next(name for name, dtype in DTYPES.items() if dtype is self.dtype)
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether tensors are plain memory."""
+        return self.device.type == "cpu"
+
+
+def choose_place(config: EngineConfig) -> Place:
+    """Return the place that the configuration asks for, ``auto`` resolved by what is there.
+
+    Raises:
+        OperatorError: CUDA is asked for, and there is none.
+    """
+    has_cuda = torch.cuda.is_available()
+    if config.device == "cuda" and not has_cuda:
+        raise OperatorError(
+            "engine.device is cuda, and torch sees no CUDA device", "set it to auto"
+        )
+    device = "cuda" if has_cuda and config.device != "cpu" else "cpu"
+    dtype = config.dtype if config.dtype != "auto" else ("bf16" if device == "cuda" else "fp32")
+    return Place(torch.device(device), DTYPES[dtype])
+
+
+def set_threads(threads: int) -> None:
+    """Set how many threads torch uses for one operation; 0 leaves torch's own choice."""
+    if threads > 0:
+        torch.set_num_threads(threads)

@@ -1,0 +1,68 @@
+"""What the engine remembers of a room between forwards: what was asked, what was said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from daemons.engine.step import Item, Sequence
+
+
+@dataclass(slots=True)
+class RoomState:
+    """A room of the engine; ``output`` grows with each token that is chosen.
+
+    Attributes:
+        asked: what ``begin`` was given.
+        output: tokens chosen so far, here or on the other side.
+        seen: bool ``[vocabulary]``, tokens of prompt and output; kept for a repetition penalty.
+        counts: fp32 ``[vocabulary]``, how often each token was chosen; kept for the others.
+        last_hidden: ``[1, hidden]`` of the last token run, while the prompt's log-probabilities
+            are wanted: the next chunk's first token is judged by it.
+        last_position: position of ``last_hidden``.
+    """
+
+    asked: Sequence
+    output: list[int] = field(default_factory=list)
+    seen: torch.Tensor | None = None
+    counts: torch.Tensor | None = None
+    last_hidden: torch.Tensor | None = None
+    last_position: int = -1
+
+    def add(self, token: int) -> None:
+        """Take note of a token that was chosen."""
+        self.output.append(token)
+        if self.seen is not None:
+            self.seen[token] = True
+        if self.counts is not None:
+            self.counts[token] += 1
+
+
+def begin_room(sequence: Sequence, vocab_size: int) -> RoomState:
+    """Return the state of a room that begins, here or again here.
+
+    Raises:
+        ValueError: a token id that the vocabulary does not have.
+    """
+    tokens = (*sequence.prompt, *sequence.output)
+    if tokens and not 0 <= min(tokens) <= max(tokens) < vocab_size:
+        raise ValueError(f"a token id outside 0..{vocab_size - 1}")
+    sampling = sequence.sampling
+    state = RoomState(sequence, list(sequence.output))
+    if sampling.repetition_penalty != 1.0:
+        state.seen = torch.zeros(vocab_size, dtype=torch.bool)
+        state.seen[list(tokens)] = True
+    if sampling.frequency_penalty or sampling.presence_penalty:
+        output = torch.tensor(sequence.output, dtype=torch.int64)
+        state.counts = torch.bincount(output, minlength=vocab_size).float()
+    return state
+
+
+def judged_positions(state: RoomState, item: Item) -> range:
+    """Return the prompt positions of an item whose log-probabilities are wanted."""
+    sampling = state.asked.sampling
+    if sampling.prompt_logprobs is None:
+        return range(0)
+    first = max(item.start, sampling.prompt_logprobs_start)
+    return range(first, min(item.start + len(item.tokens), len(state.asked.prompt)))
