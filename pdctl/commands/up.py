@@ -1,0 +1,258 @@
+"""``pdctl up``: starts this host's daemons, waits until they serve, and keeps them running.
+
+In the foreground Ctrl-C or SIGTERM is an orderly stop. With ``--detach`` a small supervisor stays
+and pdctl returns when everything serves. A start that fails takes down what it started.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pdctl import options
+from pdctl.errors import CommandError, Exit
+from pdctl.render import duration, say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from daemons.cluster.load import ClusterFile
+    from pdctl.runs import Run
+    from pdctl.supervisor import Supervisor
+
+LOOK_S = 0.25  # how often readiness is asked for
+LOG_LINES = 12  # of the daemon that failed
+STOP_S = 15.0  # for the others, when a start fails
+
+
+def up(
+    config: options.Config = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return when all serve; a supervisor stays.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds until every daemon must serve.", min=1)
+    ] = 180.0,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="Which host of the file this is, when it cannot be told.", metavar="NAME"
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be started, start nothing.")
+    ] = False,
+) -> int:
+    """Start this host's daemons and wait until they serve."""
+    from pdctl import target
+    from pdctl.supervisor import launches, prepare
+
+    found = target.find(config)
+    here = target.this_host(found.cluster, host)
+    planned = launches(found.file, here)
+    if not planned:
+        raise CommandError(
+            f"{found.file.path} has no daemon on host {here}",
+            "--host names another one",
+            code=Exit.CONFLICT,
+        )
+    if dry_run:
+        for launch in planned:
+            print(f"{launch.instance}: {' '.join(launch.argv)}")
+        return Exit.OK
+    if _is_up_already(found.file):
+        return Exit.OK
+    _check_host(found.file, here)
+    say(f"starting {', '.join(launch.instance for launch in planned)} of {found.file.path}")
+    if detach:
+        _detached(found.file, here, timeout)
+        return Exit.OK
+    return _foreground(prepare(found.file, here), found.file, timeout)
+
+
+def _is_up_already(file: ClusterFile) -> bool:
+    from pdctl.runs import read_run, run_directory
+
+    run = read_run(run_directory(file.cluster.name))
+    if run is None or not run.is_up:
+        return False
+    if run.config_hash == file.hash and run.supervisor.is_alive and not run.stopping:
+        say(f"already up for {duration(time.time() - run.began_s)}; pdctl status shows it")
+        return True
+    why = "is stopping" if run.stopping else "is up here with another file or without supervisor"
+    raise CommandError(f"cluster {run.cluster} {why}", "pdctl down first", code=Exit.CONFLICT)
+
+
+def _check_host(file: ClusterFile, here: str) -> None:
+    """Fail before anything is started when it could not work."""
+    from daemons.cluster.models import model_directory
+    from pdctl.ports import taken
+    from pdctl.units import installed
+
+    if installed():
+        raise CommandError(
+            "the systemd units of pd are installed here, they start the daemons",
+            "systemctl start pd.target",
+            code=Exit.CONFLICT,
+        )
+    model_directory(file.cluster.model)
+    for instance, where in taken(file.cluster, here):
+        raise CommandError(
+            f"{where}, where {instance} listens, is taken by another process",
+            f"stop that process, or set port: of {instance} in {file.path}",
+            code=Exit.CONFLICT,
+        )
+
+
+def _foreground(supervisor: Supervisor, file: ClusterFile, timeout_s: float) -> int:
+    supervisor.start()
+    try:
+        progress = Progress(file, supervisor.run, timeout_s)
+        while not supervisor.stop_asked and not progress.is_ready:
+            supervisor.step(LOOK_S)
+            progress.look(supervisor.run)
+        if progress.is_ready:
+            say("Ctrl-C stops it")
+        reported: dict[str, tuple[int, str]] = {}
+        while not supervisor.stop_asked and not supervisor.is_idle:
+            supervisor.step()
+            _report_changes(supervisor.run, reported)
+        say("stopping: rooms may finish; once more (Ctrl-C) does not wait for them")
+    except CommandError:
+        supervisor.stop(STOP_S)
+        raise
+    finally:
+        killed = supervisor.stop(_drain_s(file))
+        supervisor.close()
+    if killed:
+        say(f"killed after the deadline: {', '.join(killed)}")
+    failed = [child.instance for child in supervisor.run.children if child.state == "failed"]
+    return Exit.FAILED if failed or killed else Exit.OK
+
+
+def _detached(file: ClusterFile, here: str, timeout_s: float) -> None:
+    import subprocess
+    import sys
+
+    from pdctl.runs import log_path, make_run_directory, read_run
+
+    directory = make_run_directory(file.cluster.name)
+    (directory / "run.json").unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pdctl.supervisor", "--config", str(file.path)]
+    command += ["--host", here, "--deadline", str(_drain_s(file))]
+    with log_path(file.cluster.name, "supervisor").open("ab") as log:
+        supervisor = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    progress: Progress | None = None
+    try:
+        while progress is None or not progress.is_ready:
+            time.sleep(LOOK_S)
+            run = read_run(directory)
+            if run is not None:
+                progress = progress or Progress(file, run, timeout_s)
+                progress.look(run)
+            if supervisor.poll() is not None:
+                raise CommandError(
+                    "the supervisor ended", f"see {log_path(file.cluster.name, 'supervisor')}"
+                )
+    except BaseException:
+        say("taking down what was started")
+        supervisor.terminate()
+        supervisor.wait()
+        raise
+
+
+class Progress:
+    """The words that ``up`` says while it waits, and its verdict."""
+
+    def __init__(self, file: ClusterFile, run: Run, timeout_s: float) -> None:
+        self._file = file
+        self._names: Sequence[str] = [child.instance for child in run.children]
+        self._began = time.monotonic()
+        self._end = self._began + timeout_s
+        self._timeout_s = timeout_s
+        self._up: set[str] = set()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether everybody serves."""
+        return len(self._up) == len(self._names)
+
+    def look(self, run: Run) -> None:
+        """Ask everybody once and say who has come up.
+
+        Raises:
+            CommandError: a daemon ended, or the time is over.
+        """
+        from pdctl.readiness import waiting
+
+        for child in run.children:
+            if child.restarts or child.state in ("failed", "waiting", "left"):
+                _show_log(self._file.cluster.name, child.instance)
+                raise CommandError(
+                    f"{child.instance} ended with {_exit_words(child.exit_code)} while starting",
+                    f"its last lines are above; all of them: pdctl logs {child.instance}",
+                    code=Exit.BAD_CONFIG if child.exit_code == 78 else Exit.FAILED,
+                )
+        reasons = waiting(self._file.cluster, self._names).reasons
+        for name in self._names:
+            if name not in reasons and name not in self._up:
+                self._up.add(name)
+                say(f"  {name} is up after {time.monotonic() - self._began:.1f} s")
+        if reasons and time.monotonic() > self._end:
+            name, why = next(iter(reasons.items()))
+            _show_log(self._file.cluster.name, name)
+            raise CommandError(
+                f"{name} does not serve after {self._timeout_s:.0f} s: {why}",
+                f"its last lines are above; --timeout gives it longer; pdctl logs {name}",
+                code=Exit.TIMEOUT,
+            )
+
+
+def _report_changes(run: Run, reported: dict[str, tuple[int, str]]) -> None:
+    for child in run.children:
+        seen = (child.restarts, child.state)
+        before = reported.setdefault(child.instance, (0, "running"))
+        if seen == before:
+            continue
+        reported[child.instance] = seen
+        words = {
+            "running": f"started again, try {child.restarts}",
+            "waiting": f"ended with {_exit_words(child.exit_code)}, will be started again",
+            "failed": f"ended with {_exit_words(child.exit_code)}, for good",
+            "left": "has drained and left",
+        }[child.state]
+        say(f"{child.instance} {words}; pdctl logs {child.instance}")
+
+
+def _show_log(cluster: str, instance: str) -> None:
+    from pdctl.logfiles import pretty, tail
+    from pdctl.runs import log_path
+
+    show: Callable[[str], str] = pretty
+    path = log_path(cluster, instance)
+    say(f"--- the last lines of {path}")
+    for line in tail(path, LOG_LINES):
+        say(show(line))
+    say("---")
+
+
+def _exit_words(code: int | None) -> str:
+    if code is None:
+        return "no exit code"
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _drain_s(file: ClusterFile) -> float:
+    """Longest drain of the file's workers, and a little more for the ends."""
+    from pdctl.places import settings
+
+    workers = [*file.cluster.prefill, *file.cluster.decode]
+    return 10 + max((settings(file.cluster, name).timers.drain_s for name in workers), default=0)

@@ -1,0 +1,29 @@
+"""Words that the shell completes: instance names and recent rooms, asked for live."""
+
+from __future__ import annotations
+
+
+def names(incomplete: str) -> list[str]:
+    """Return the instance names that begin so."""
+    from daemons.cluster.load import instance_names
+    from pdctl import target
+
+    try:
+        known = instance_names(target.find(None).cluster)
+    except Exception:  # noqa: BLE001 - a completion that fails must not print
+        return []
+    return [name for name in known if name.startswith(incomplete)]
+
+
+def rooms(incomplete: str) -> list[str]:
+    """Return recent rooms that begin so, in their short form."""
+    from daemons.protocol.ids import room_short
+    from pdctl import target
+    from pdctl.survey import located, rooms_of
+
+    try:
+        rows, _ = rooms_of(located(target.find(None).cluster))
+    except Exception:  # noqa: BLE001 - a completion that fails must not print
+        return []
+    found = {room_short(row.room) for each in rows.values() for row in each}
+    return sorted(room for room in found if room.startswith(incomplete))
