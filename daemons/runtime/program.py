@@ -26,7 +26,7 @@ Serve = Callable[[ClusterFile], Coroutine[object, object, None]]
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """How a daemon is asked to end: the first SIGTERM or SIGINT sets ``asked``, a second ``now``."""
+    """How a daemon is asked to end: a first SIGTERM or SIGINT sets ``asked``, a second ``now``."""
 
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     now: asyncio.Event = field(default_factory=asyncio.Event)

@@ -1,0 +1,41 @@
+"""Settings of the balancer: the ``lb:`` section of the cluster file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from daemons.cluster.model import DEFAULT_HOST
+from daemons.cluster.worker import Seconds
+from daemons.protocol.ids import InstanceName, Port
+
+
+class StaticWorker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A worker known without the phone book; its ``GET /health`` says whether it is ready."""
+
+    instance: InstanceName
+    role: Literal["prefill", "decode"]
+    address: str
+    port: Port
+
+
+class LbConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the balancer listens, whom it knows, and how long it waits."""
+
+    host: str = DEFAULT_HOST  # a name under hosts: the machine that runs it
+    bind: str = ""  # address to listen on; "": the host's address
+    port: Annotated[int, msgspec.Meta(ge=0, lt=65536)] = 8000
+    advertise: str = ""  # address told to others; "": the host's address
+    policy: str = "least_rooms"  # a name in lb/policies
+    workers: tuple[StaticWorker, ...] = ()  # instead of asking the phone book
+    poll_s: Annotated[float, msgspec.Meta(ge=0.1, le=60)] = 1.0  # how often the fleet is looked at
+    stale_s: Seconds = 300.0  # a silent phone book's last word is believed for so long
+    total_s: Seconds = 600.0  # a request that names no time of its own
+    idle_s: Seconds = 60.0  # between two events of a stream
+    connect_s: Seconds = 2.0  # until a worker's socket accepts
+    lease_s: Seconds = 10.0  # own registration, renewed at a third of it
+    drain_s: Seconds = 60.0  # SIGTERM: open requests may finish for so long
+    max_items: Annotated[int, msgspec.Meta(ge=1)] = 256  # prompts of one request
+    max_body_bytes: Annotated[int, msgspec.Meta(ge=1024)] = 32 << 20  # of one request
+    log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -1,0 +1,171 @@
+"""One request over two legs: posted at once, ended together, told by the first cause.
+
+- Both legs get the same bytes. Decode's answer is the client's; prefill's is dropped, except its
+  prompt log-probabilities.
+- The first failure of either leg ends both. Where a connection merely broke, the other leg has a
+  second to tell what it knows, for the survivor may name stage and cause.
+- Nothing is said to the client before decode's first event or whole answer is here.
+- Once decode has ended well, prefill's leg matters no more; once decode has begun to answer, a
+  *broken* connection to prefill does not either, for decode begins only when all is handed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from daemons.lb import merge
+from daemons.lb.leg import EVENT_END, Answer, Leg, LegFailed
+from daemons.lb.order import Order
+from daemons.protocol.causes import Cause, Failure
+
+EXPLAIN_S = 1.0  # how long a broken leg waits for the other one's explanation
+LINGER_S = 2.0  # how long prefill's leg may outlive a good answer of decode
+SECOND_HAND = frozenset(
+    {Cause.LB_TWIN_FAILED, Cause.PEER_ABORTED, Cause.CLIENT_DISCONNECTED, Cause.CLIENT_CANCELLED}
+)  # causes that only tell of another one
+
+Task = asyncio.Task[Answer]
+
+
+class ClientGone(Exception):
+    """The client's connection is closed: nobody reads the answer."""
+
+
+class Downstream(Protocol):
+    """The client's end of a stream; both verbs raise ClientGone."""
+
+    async def begin(self) -> None:
+        """Send the head of an event stream."""
+        ...
+
+    async def send(self, events: bytes) -> None:
+        """Send complete events."""
+        ...
+
+
+@dataclass(slots=True)
+class Exchange:
+    """The two legs of one order."""
+
+    order: Order
+    prefill: Leg
+    decode: Leg
+    downstream: Downstream
+    total_s: float
+    prefill_ended: Callable[[Task], None]  # called once, however it ended
+    linger: Callable[[Task], None]  # takes over prefill's leg when decode ended first, and well
+    began: bool = False  # the client has our head
+    gathered: merge.Gathered = field(default_factory=merge.Gathered)
+    patch: merge.Patch | None = None
+
+    async def run(self) -> Answer:
+        """Return decode's answer (empty when it went out as events).
+
+        Raises:
+            LegFailed: the first cause.
+            ClientGone: nobody reads it.
+        """
+        prefill = asyncio.create_task(self.prefill.run(self._gather), name="leg.prefill")
+        prefill.add_done_callback(self.prefill_ended)
+        decode = asyncio.create_task(self._answer(prefill), name="leg.decode")
+        try:
+            async with asyncio.timeout(self.total_s):
+                await self._settle(prefill, decode)
+        except BaseException as error:
+            await _end(prefill, decode)
+            if isinstance(error, TimeoutError):
+                raise LegFailed(self._too_late()) from None
+            raise
+        if not prefill.done():
+            self.linger(prefill)
+        return decode.result()
+
+    async def _settle(self, prefill: Task, decode: Task) -> None:
+        """Return when decode has ended well; raise the first cause otherwise."""
+        await asyncio.wait({prefill, decode}, return_when=asyncio.FIRST_COMPLETED)
+        if not decode.done() and _failure(prefill) is None:
+            await asyncio.wait({decode})
+        if decode.done() and _failure(decode) is None:
+            return
+        if not _explains(_failure(decode) or _failure(prefill)):
+            running = {task for task in (prefill, decode) if not task.done()}
+            if running:
+                await asyncio.wait(running, timeout=EXPLAIN_S)
+            if _failure(decode) is None and (decode.done() or self.began):
+                await asyncio.wait({decode})
+                if _failure(decode) is None:
+                    return
+        raise _first_cause(_failure(decode), _failure(prefill))
+
+    async def _answer(self, prefill: Task) -> Answer:
+        """Run decode's leg, with prefill's lists in its answer where they were asked for."""
+
+        async def send(events: list[bytes]) -> None:
+            if self.order.wants_prompt_logprobs:
+                if self.patch is None:
+                    self.patch = merge.Patch(await self._lists(prefill))
+                events = [self.patch.apply(event) for event in events]
+            if not self.began:
+                await self.downstream.begin()
+                self.began = True
+            await self.downstream.send(EVENT_END.join(events) + EVENT_END)
+
+        answer = await self.decode.run(send)
+        if answer.body and self.order.wants_prompt_logprobs:
+            body = merge.into_answer(answer.body, await self._lists(prefill))
+            return Answer(answer.status, body, answer.headers)
+        return answer
+
+    async def _lists(self, prefill: Task) -> dict[int, merge.Lists]:
+        answer = await asyncio.shield(prefill)
+        return merge.of_answer(answer.body) if answer.body else dict(self.gathered.lists)
+
+    async def _gather(self, events: list[bytes]) -> None:
+        if self.order.wants_prompt_logprobs:
+            for event in events:
+                self.gathered.take(event)
+
+    def _too_late(self) -> Failure:
+        stage = "stream" if self.began else "dispatch"
+        return Failure(
+            Cause.LB_TIMEOUT, stage, self.decode.worker.name, f"not done in {self.total_s:g} s"
+        )
+
+
+def _failure(task: Task) -> BaseException | None:
+    """Return what a task died of; None while it runs and when it ended well."""
+    if not task.done():
+        return None
+    if task.cancelled():
+        return asyncio.CancelledError()
+    return task.exception()
+
+
+def _explains(failure: BaseException | None) -> bool:
+    """Say whether a failure needs no word from the other leg."""
+    if not isinstance(failure, LegFailed) or failure.refused:
+        return True
+    return _remoteness(failure) == 1
+
+
+def _first_cause(*failures: BaseException | None) -> BaseException:
+    """Return the failure that explains most: a worker's own first-hand word before the rest."""
+    known = [failure for failure in failures if failure is not None]
+    return min(known, key=_remoteness)
+
+
+def _remoteness(failure: BaseException) -> int:
+    if not isinstance(failure, LegFailed):
+        return 0  # the client is gone, or a bug: nothing explains it better
+    if failure.said is None:
+        return 2
+    return 3 if failure.failure.cause in SECOND_HAND else 1
+
+
+async def _end(*tasks: Task) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,211 @@
+"""Which workers there are, which pairs may serve, and how many rooms each has: pure.
+
+- A pair may serve when both are ready and their fingerprints are equal (a worker without one was
+  listed by hand: the workers' own handshake decides).
+- Rooms in flight are counted per life, so a replacement begins with none.
+- A worker that refused a connection is *struck*: out of the picking until the phone book has
+  heard from it again (a longer lease or a new epoch), or its health check succeeds.
+- The last view holds while the phone book is silent, for ``stale_s``: workers do not depend on
+  it, and a dead one strikes itself out.
+- A restarted phone book knows nobody at first; workers that only its earlier life knew stay until
+  the lease runs out that they had there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from daemons.protocol.topology import (
+    Fingerprint,
+    InstanceInfo,
+    Role,
+    State,
+    differences,
+)
+
+RENEWED_S = 0.1  # a lease that ends so much later was renewed
+
+Life = tuple[str, int]  # instance, epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One prefill or decode as the last view has it."""
+
+    name: str
+    role: Role
+    epoch: int
+    state: State
+    host: str
+    port: int
+    fingerprint: Fingerprint | None = None
+    lease_ends_s: float = 0.0
+    book: int = 0  # epoch of the phone book that told us
+    struck: bool = False
+
+    @property
+    def life(self) -> Life:
+        """What rooms are counted by."""
+        return self.name, self.epoch
+
+    @property
+    def is_pickable(self) -> bool:
+        """Whether it may get new rooms."""
+        return self.state is State.READY and not self.struck
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A prefill and a decode that may serve a room together."""
+
+    prefill: Worker
+    decode: Worker
+
+
+class Pick(NamedTuple):
+    """What a policy chose, and why, in words for the room's story."""
+
+    pair: Pair
+    because: str
+
+
+@dataclass(slots=True)
+class Fleet:
+    """The last view, and the load that we put on it."""
+
+    stale_s: float
+    seen_s: float | None = None  # when the last view came; None: never
+    workers: dict[str, Worker] = field(default_factory=dict)
+    rooms: Counter[Life] = field(default_factory=Counter)
+    _pairs: list[Pair] | None = None
+
+    def see(self, infos: Iterable[InstanceInfo], now_s: float) -> list[str]:
+        """Take a new view; return one line per worker that came, went or changed."""
+        told = list(infos)
+        book = next((info.epoch for info in told if info.role is Role.BOOTSTRAP), 0)
+        seen = {
+            info.instance: self._worker(info, book, now_s)
+            for info in told
+            if info.role in (Role.PREFILL, Role.DECODE)
+        }
+        for name, worker in self.workers.items():
+            if name not in seen and worker.book != book and now_s < worker.lease_ends_s:
+                seen[name] = worker
+        changes = _changes(self.workers, seen)
+        self.workers = dict(sorted(seen.items()))
+        self.seen_s = now_s
+        self._pairs = None
+        return changes
+
+    def pairs(self, now_s: float) -> Sequence[Pair]:
+        """Return the pairs that may serve, in name order."""
+        if self._is_stale(now_s):
+            return ()
+        if self._pairs is None:
+            self._pairs = [
+                Pair(prefill, decode)
+                for prefill in self._of(Role.PREFILL)
+                for decode in self._of(Role.DECODE)
+                if prefill.is_pickable and decode.is_pickable and not _unlike(prefill, decode)
+            ]
+        return self._pairs
+
+    def why_no_pair(self, now_s: float) -> str:
+        """Return what keeps every pair from serving, in words."""
+        if self.seen_s is None:
+            return "the phone book has not answered yet"
+        if self._is_stale(now_s):
+            return f"the phone book has been silent for {now_s - self.seen_s:.0f} s"
+        for role in (Role.PREFILL, Role.DECODE):
+            known = self._of(role)
+            if not known:
+                return f"no {role.value} is registered"
+            if not any(worker.is_pickable for worker in known):
+                return f"no {role.value} is ready: " + ", ".join(map(_condition, known))
+        reasons = [
+            f"{prefill.name} and {decode.name} do not match: {_unlike(prefill, decode)}"
+            for prefill in self._of(Role.PREFILL)
+            for decode in self._of(Role.DECODE)
+            if prefill.is_pickable and decode.is_pickable
+        ]
+        return "; ".join(reasons[:4])
+
+    def take(self, pair: Pair, rooms: int) -> None:
+        """Count rooms on both workers of a pair."""
+        for worker in (pair.prefill, pair.decode):
+            self.rooms[worker.life] += rooms
+
+    def give_back(self, worker: Worker, rooms: int) -> None:
+        """Count rooms off; a life without rooms leaves no trace."""
+        self.rooms[worker.life] -= rooms
+        if self.rooms[worker.life] <= 0:
+            del self.rooms[worker.life]
+
+    def strike(self, worker: Worker) -> None:
+        """Take a worker out of the picking; another life of the same name stays."""
+        known = self.workers.get(worker.name)
+        if known is not None and known.life == worker.life:
+            self.workers[worker.name] = replace(known, struck=True)
+            self._pairs = None
+
+    def _worker(self, info: InstanceInfo, book: int, now_s: float) -> Worker:
+        known = self.workers.get(info.instance)
+        ends_s = now_s + info.lease_left_s
+        struck = (
+            known is not None
+            and known.struck
+            and known.epoch == info.epoch
+            and ends_s < known.lease_ends_s + RENEWED_S
+        )
+        return Worker(
+            info.instance,
+            info.role,
+            info.epoch,
+            info.state,
+            info.http_host,
+            info.http_port,
+            info.fingerprint,
+            known.lease_ends_s if struck and known else ends_s,
+            book,
+            struck,
+        )
+
+    def _of(self, role: Role) -> list[Worker]:
+        return [worker for worker in self.workers.values() if worker.role is role]
+
+    def _is_stale(self, now_s: float) -> bool:
+        return self.seen_s is None or now_s - self.seen_s > self.stale_s
+
+
+def _unlike(prefill: Worker, decode: Worker) -> str:
+    """Return how two workers differ, "" when they match."""
+    if prefill.fingerprint is None or decode.fingerprint is None:
+        return ""
+    return ", ".join(
+        line.replace("ours", prefill.name, 1).replace("theirs", decode.name, 1)
+        for line in differences(prefill.fingerprint, decode.fingerprint)
+    )
+
+
+def _condition(worker: Worker) -> str:
+    if worker.struck:
+        return f"{worker.name} refuses connections"
+    return f"{worker.name} is {worker.state.value}"
+
+
+def _changes(before: dict[str, Worker], after: dict[str, Worker]) -> list[str]:
+    conditions = {
+        name: f"{name} is gone" if name not in after else _condition(after[name])
+        for name in sorted({*before, *after})
+        if name not in before
+        or name not in after
+        or _visible(before[name]) != _visible(after[name])
+    }
+    return list(conditions.values())
+
+
+def _visible(worker: Worker) -> tuple[int, State, bool]:
+    return worker.epoch, worker.state, worker.struck

@@ -1,0 +1,99 @@
+"""What a client ordered: read once, so that both legs get the same bytes; pure.
+
+Top-level fields stay as the bytes they came in; only ``bootstrap_*`` is ours, whatever the client
+put there. A list of prompts is a batch: one room per item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+GENERATE = "/generate"
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class BadOrder(Exception):
+    """The body cannot be served; the text tells the client why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One request of a client."""
+
+    path: str
+    fields: Mapping[str, msgspec.Raw]
+    items: int | None  # prompts of a batch; None: a single prompt
+    stream: bool
+    wants_prompt_logprobs: bool  # of /generate: prefill's list goes into decode's answer
+
+    @property
+    def rooms(self) -> int:
+        """How many rooms it needs."""
+        return 1 if self.items is None else self.items
+
+    def body(self, rooms: Sequence[int], host: str, port: int, prefill: str) -> bytes:
+        """Return the bytes for both legs: the client's fields, and where the legs meet."""
+        meeting: dict[str, object] = {"bootstrap_instance": prefill}
+        if self.items is None:
+            meeting |= {
+                "bootstrap_host": host,
+                "bootstrap_port": port,
+                "bootstrap_room": rooms[0],
+            }
+        else:
+            meeting |= {
+                "bootstrap_host": [host] * self.items,
+                "bootstrap_port": [port] * self.items,
+                "bootstrap_room": list(rooms),
+            }
+        return msgspec.json.encode({**self.fields, **meeting})
+
+
+def read_order(path: str, raw: bytes, max_items: int) -> Order:
+    """Return the order in a body.
+
+    Raises:
+        BadOrder: not a JSON object, or a batch of no or too many items.
+    """
+    try:
+        fields = _fields.decode(raw)
+        items = _items(path, fields)
+        stream = _value(fields, "stream") is True
+        wanted = _value(fields, "return_logprob") if path == GENERATE else False
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadOrder(f"body: {error}") from error
+    if items is not None and not 1 <= items <= max_items:
+        raise BadOrder(f"{items} prompts in one request, 1 to {max_items} are served")
+    wants = any(wanted) if isinstance(wanted, list) else bool(wanted)
+    return Order(path, fields, items, stream, wants)
+
+
+def _items(path: str, fields: Mapping[str, msgspec.Raw]) -> int | None:
+    """Return the length of a batch; None for one prompt (or what a worker will refuse)."""
+    if path == CHAT:
+        return None
+    if path == COMPLETIONS:
+        return _batch(_value(fields, "prompt"), token_ids=True)
+    text = _batch(_value(fields, "text"), token_ids=False)
+    return text if text is not None else _batch(_value(fields, "input_ids"), token_ids=True)
+
+
+def _batch(prompts: Any, *, token_ids: bool) -> int | None:
+    """A list of integers is one prompt where token ids may stand; any other list is a batch."""
+    if not isinstance(prompts, list):
+        return None
+    if token_ids and prompts and isinstance(prompts[0], int):
+        return None
+    return len(prompts)
+
+
+def _value(fields: Mapping[str, msgspec.Raw], name: str) -> Any:
+    raw = fields.get(name)
+    return None if raw is None else msgspec.json.decode(raw)
