@@ -1,1 +1,1 @@
-"""The HTTP face that pd-prefill and pd-decode share: validate, tokenize, detokenize, stream, abort."""
+"""The HTTP face of pd-prefill and pd-decode: validate, tokenize, detokenize, stream, abort."""

@@ -1,0 +1,129 @@
+"""Questions to the phone book on behalf of ranks, which speak no HTTP themselves.
+
+Few at a time, each with a deadline, off the way of everything else; the same question asked
+again while it is open is the same question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from daemons.protocol.causes import Cause, Failure
+from daemons.protocol.generate import LookUp, RouteFailed, RouteFound, ToRank
+from daemons.protocol.topology import Role, Shape, State, Topology
+from daemons.runtime.http import Refusal, invalid
+from daemons.runtime.phonebook import PhoneBook, PhoneBookError, Trouble
+
+AT_ONCE = 8
+WAITING_LIMIT = 256  # more open questions are answered "no" at once
+LOOK_UP_S = 2.0
+STAGE = "lookup"
+
+CAUSES = {
+    Trouble.UNREACHABLE: Cause.BOOTSTRAP_UNREACHABLE,
+    Trouble.UNKNOWN: Cause.BOOTSTRAP_UNKNOWN,
+    Trouble.REFUSED: Cause.BOOTSTRAP_UNKNOWN,
+}
+
+
+class LookUps:
+    """Open questions, by the rank that asked and the instance it asked for."""
+
+    def __init__(self, book: PhoneBook, tell_rank: Callable[[int, ToRank], None]) -> None:
+        self._book = book
+        self._tell_rank = tell_rank
+        self._open: dict[tuple[int, str], asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(AT_ONCE)
+
+    def ask(self, rank: int, question: LookUp) -> None:
+        """Take a rank's question; the answer goes to it as RouteFound or RouteFailed."""
+        key = (rank, question.instance)
+        if key in self._open:
+            return
+        if len(self._open) >= WAITING_LIMIT:
+            detail = f"{len(self._open)} questions to the phone book are open"
+            failure = Failure(Cause.BOOTSTRAP_UNREACHABLE, STAGE, question.instance, detail)
+            self._tell_rank(rank, RouteFailed(question.instance, failure))
+            return
+        task = asyncio.create_task(self._answer(rank, question.instance))
+        self._open[key] = task
+        task.add_done_callback(lambda _: self._open.pop(key, None))
+
+    async def close(self) -> None:
+        """Give up all open questions."""
+        tasks = list(self._open.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _answer(self, rank: int, instance: str) -> None:
+        async with self._slots:
+            try:
+                async with asyncio.timeout(LOOK_UP_S):
+                    routes = await self._routes(instance)
+            except PhoneBookError as error:
+                self._refuse(rank, instance, CAUSES[error.trouble], error.text)
+            except TimeoutError:
+                detail = f"no answer in {LOOK_UP_S:g} s"
+                self._refuse(rank, instance, Cause.BOOTSTRAP_UNREACHABLE, detail)
+            else:
+                for route in routes:
+                    self._tell_rank(rank, route)
+
+    async def _routes(self, instance: str) -> list[RouteFound]:
+        topology = await self._book.topology(instance)
+        return [
+            await self._route(topology, place, number)
+            for number, place in enumerate(places(topology.shape))
+        ]
+
+    async def _route(self, topology: Topology, place: dict[str, int], number: int) -> RouteFound:
+        route = await self._book.route(topology.instance, **place)
+        if route.epoch != topology.epoch:
+            text = f"{topology.instance} restarted meanwhile ({topology.epoch}, {route.epoch})"
+            raise PhoneBookError(Trouble.UNKNOWN, text)
+        return RouteFound(
+            topology.instance,
+            number,
+            topology.epoch,
+            route.rank_ip,
+            route.rank_port,
+            topology.fingerprint,
+        )
+
+    def _refuse(self, rank: int, instance: str, cause: Cause, detail: str) -> None:
+        failure = Failure(cause, STAGE, instance, detail)
+        self._tell_rank(rank, RouteFailed(instance, failure))
+
+
+def places(shape: Shape) -> list[dict[str, int]]:
+    """Return each rank's coordinates, by rank number: the tensor-parallel one counts fastest."""
+    return [
+        {"pp_rank": pp, "dp_rank": dp, "cp_rank": cp, "tp_rank": tp}
+        for pp in range(shape.pp_size)
+        for dp in range(shape.attn_dp_size)
+        for cp in range(shape.attn_cp_size)
+        for tp in range(shape.attn_tp_size)
+    ]
+
+
+async def only_prefill(book: PhoneBook) -> str:
+    """Return the prefill instance for a client that named none.
+
+    Raises:
+        Refusal: the phone book is silent, knows none, or knows several (they are named).
+    """
+    try:
+        instances = await book.instances()
+    except PhoneBookError as error:
+        raise Refusal.of(Failure(CAUSES[error.trouble], STAGE, "", error.text)) from error
+    names = sorted(
+        one.instance for one in instances if one.role is Role.PREFILL and one.state is State.READY
+    )
+    if not names:
+        detail = "no prefill instance is ready"
+        raise Refusal.of(Failure(Cause.BOOTSTRAP_UNKNOWN, STAGE, "", detail))
+    if len(names) > 1:
+        raise invalid(f"bootstrap_instance is missing, and there are several: {', '.join(names)}")
+    return names[0]
