@@ -6,7 +6,13 @@ from typing import Annotated
 
 import typer
 
+from pdctl.commands import config, trace
+from pdctl.commands.chat import chat
+from pdctl.commands.doctor import doctor
 from pdctl.commands.down import down
+from pdctl.commands.drain import drain, undrain
+from pdctl.commands.logs import logs
+from pdctl.commands.rooms import rooms
 from pdctl.commands.status import status
 from pdctl.commands.up import up
 from pdctl.errors import EXIT_CODES_HELP
@@ -31,3 +37,11 @@ def options(
 app.command()(up)
 app.command()(down)
 app.command()(status)
+app.command()(rooms)
+app.add_typer(trace.app, name="trace")
+app.command()(drain)
+app.command()(undrain)
+app.command()(logs)
+app.command()(chat)
+app.command()(doctor)
+app.add_typer(config.app, name="config")

@@ -11,6 +11,7 @@ only us, and what it leaves behind is killed with it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import selectors
 import signal
@@ -178,11 +179,9 @@ class Supervisor:
         assert popen is not None
         self._selector.unregister(life.pidfd)
         os.close(life.pidfd)
-        try:
+        with contextlib.suppress(ProcessLookupError):
             # Its group may hold ranks. While it is not waited for, the number is not reused.
             os.killpg(popen.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
         code = popen.wait()
         life.popen, life.pidfd = None, -1
         child = life.child

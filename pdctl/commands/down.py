@@ -40,9 +40,8 @@ def down(
         return Exit.OK
     names = ", ".join(child.instance for child in run.alive) or "the supervisor"
     confirm(f"end {names} of cluster {run.cluster}?", yes=yes)
-    killed = (
-        _by_hand(run, deadline) if not run.supervisor.is_alive else _ask(directory, run, deadline)
-    )
+    is_supervised = run.supervisor.is_alive
+    killed = _ask(directory, run, deadline) if is_supervised else _by_hand(run, deadline)
     if killed:
         raise CommandError(
             f"killed after the deadline: {', '.join(killed)}",

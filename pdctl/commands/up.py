@@ -37,9 +37,7 @@ def up(
     ] = 180.0,
     host: Annotated[
         str | None,
-        typer.Option(
-            help="Which host of the file this is, when it cannot be told.", metavar="NAME"
-        ),
+        typer.Option(help="Which host of the file this machine is.", metavar="NAME"),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be started, start nothing.")

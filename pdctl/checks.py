@@ -1,0 +1,190 @@
+"""Small named checks of a host: a status, the value that was found, and what to do about it.
+
+A check never raises. What a check needs from a library that may crash runs in a process of its
+own.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from daemons.cluster.errors import OperatorError
+from daemons.cluster.models import cache_directory, model_directory
+from daemons.protocol.topology import Role
+from pdctl.errors import CommandError
+from pdctl.places import WORKERS, Place, places, settings
+from pdctl.ports import is_free, listen_address
+from pdctl.render import amount
+from pdctl.runs import read_run, run_directory, state_directory
+from pdctl.target import Target, find, this_host
+
+NOFILE_ENOUGH = 4096  # descriptors: clients, peers and Mooncake's connections
+DISK_ENOUGH_BYTES = 2 << 30
+MEMLOCK_ENOUGH_BYTES = 1 << 30  # only RDMA pins memory
+IMPORT_S = 60.0
+
+
+class Status(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding."""
+
+    name: str
+    status: Status
+    value: str
+    hint: str = ""
+
+
+def checks(config: Path | None, host: str | None) -> Iterator[Check]:
+    """Yield every check; those of the cluster file only when it can be read."""
+    yield check_python()
+    yield check_mooncake()
+    yield from check_limits()
+    yield check_disk(cache_directory())
+    yield check_disk(state_directory(), "disk-state")
+    try:
+        target = find(config)
+        known = places(target.cluster)
+        here = this_host(target.cluster, host)
+    except OperatorError as error:
+        yield Check("config", Status.FAIL, error.what, error.hint)
+        return
+    except CommandError as error:
+        yield Check("config", Status.FAIL, error.what, error.hint)
+        return
+    value = f"{target.file.path} ({target.origin}), this is host {here}"
+    yield Check("config", Status.OK, value)
+    ours = [place for place in known.values() if place.host == here]
+    yield check_model(target)
+    yield check_threads(target, ours)
+    for place in ours:
+        if place.port:
+            yield check_port(target, place)
+
+
+def check_python() -> Check:
+    """Is this interpreter one that we support?"""
+    value = ".".join(map(str, sys.version_info[:3]))
+    if (3, 11) <= sys.version_info[:2] < (3, 14):
+        return Check("python", Status.OK, value)
+    return Check("python", Status.FAIL, value, "use Python 3.11, 3.12 or 3.13")
+
+
+def check_mooncake() -> Check:
+    """Does the transfer engine load? Native code, so in a process of its own."""
+    script = "import mooncake.engine; print(mooncake.engine.__file__)"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            timeout=IMPORT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Check("mooncake", Status.FAIL, f"no answer in {IMPORT_S:.0f} s", "scripts/install")
+    if done.returncode == 0:
+        return Check("mooncake", Status.OK, _mooncake_wheel())
+    said = done.stderr.strip().splitlines()
+    value = said[-1] if said else f"died with exit code {done.returncode}"
+    if "cannot open shared object file" in value:
+        hint = "install libibverbs1, libnuma1 and libcurl4; scripts/install does"
+    else:
+        hint = "pip install 'pd[cpu]', or cuda12, cuda13: exactly one; scripts/install picks"
+    return Check("mooncake", Status.FAIL, value, hint)
+
+
+def _mooncake_wheel() -> str:
+    from importlib.metadata import distributions
+
+    prefix = "mooncake-transfer-engine"
+    found = [
+        f"{name} {dist.version}"
+        for dist in distributions()
+        if (name := dist.metadata["Name"].lower()).startswith(prefix)
+    ]
+    return ", ".join(found) or "loads, of no known wheel"
+
+
+def check_limits() -> Iterator[Check]:
+    """Are the limits of this user wide enough?"""
+    nofile, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    low = resource.RLIM_INFINITY != nofile < NOFILE_ENOUGH
+    hint = f"ulimit -n {NOFILE_ENOUGH * 4}, or LimitNOFILE= in the unit" if low else ""
+    yield Check("nofile", Status.WARN if low else Status.OK, str(nofile), hint)
+    memlock, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if memlock == resource.RLIM_INFINITY:
+        yield Check("memlock", Status.OK, "unlimited")
+        return
+    needed = any(Path("/sys/class/infiniband").glob("*"))
+    low = memlock < MEMLOCK_ENOUGH_BYTES
+    status = (Status.FAIL if needed else Status.WARN) if low else Status.OK
+    hint = "RDMA pins the KV pool: ulimit -l unlimited, or LimitMEMLOCK=infinity" if low else ""
+    yield Check("memlock", status, amount(memlock), hint)
+
+
+def check_disk(path: Path, name: str = "disk-cache") -> Check:
+    """Is there room where models, or logs, are kept?"""
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    try:
+        free = shutil.disk_usage(existing).free
+    except OSError as error:
+        return Check(name, Status.FAIL, f"{existing}: {error.strerror}")
+    value = f"{amount(free)} free in {existing}"
+    if not os.access(existing, os.W_OK):
+        return Check(
+            name, Status.FAIL, f"{existing} is not writable", "chown it, or set XDG_*_HOME"
+        )
+    if free < DISK_ENOUGH_BYTES:
+        return Check(name, Status.WARN, value, "free some space; the embedded model takes 0.6 GiB")
+    return Check(name, Status.OK, value)
+
+
+def check_model(target: Target) -> Check:
+    """Is the model where the file says?"""
+    try:
+        return Check("model", Status.OK, str(model_directory(target.cluster.model)))
+    except OperatorError as error:
+        return Check("model", Status.FAIL, error.what, error.hint)
+
+
+def check_threads(target: Target, ours: list[Place]) -> Check:
+    """Do the engines of this host ask for more threads than there are cores?"""
+    cores = len(os.sched_getaffinity(0))
+    workers = [place for place in ours if place.role in WORKERS]
+    asked = [settings(target.cluster, place.instance).engine.threads or cores for place in workers]
+    value = f"{sum(asked)} threads of {len(workers)} workers on {cores} cores"
+    if sum(asked) > cores:
+        return Check("threads", Status.WARN, value, "lower engine.threads: they slow each other")
+    return Check("threads", Status.OK, value)
+
+
+def check_port(target: Target, place: Place) -> Check:
+    """Is the port free, or held by our own daemon?"""
+    name = f"port-{place.instance}"
+    address = listen_address(target.cluster, place.instance)
+    if is_free(address, place.port):
+        return Check(name, Status.OK, f"{place.where} is free")
+    run = read_run(run_directory(target.cluster.name))
+    child = run.child(place.instance) if run else None
+    if child is not None and child.pid and child.process.is_alive:
+        return Check(name, Status.OK, f"{place.where} is ours (pid {child.pid})")
+    hint = f"stop that process, or set another port for {place.instance}"
+    if place.role in (Role.LB, Role.BOOTSTRAP):
+        hint += "; pd started by systemd holds it too"
+    return Check(name, Status.WARN, f"{place.where} is taken by another process", hint)

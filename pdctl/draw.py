@@ -1,0 +1,89 @@
+"""Draws a waterfall in text: a name, a length, a bar in its place, a note."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from daemons.protocol.ids import room_short
+from pdctl.merge import Leg, Span, Waterfall
+
+BAR_CELLS = 32
+_EIGHTHS = " ▏▎▍▌▋▊▉█"  # a cell filled from the left by 0 to 8 eighths
+
+
+def bar(begin: float, end: float, cells: int = BAR_CELLS) -> str:
+    """Return a bar from ``begin`` to ``end``, both shares of the whole; never less than a sliver.
+
+    A cell can be filled from the left only, so a bar begins at a whole cell.
+    """
+    first = min(int(begin * cells), cells - 1)
+    eighths = max(round((min(end, 1.0) - begin) * cells * 8), 1)
+    eighths = min(eighths, (cells - first) * 8)
+    return " " * first + "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def waterfall_lines(seen: Waterfall) -> Iterator[tuple[str, str]]:
+    """Yield lines and the style of each."""
+    yield heading(seen), ""
+    names = max((len(span.name) for span in seen.spans), default=0)
+    for span in seen.spans:
+        yield _span_line(span, seen.total_s, names), ""
+    yield from _verdict(seen)
+    for remark in seen.remarks:
+        yield f"note: {remark}", "dim"
+
+
+def heading(seen: Waterfall) -> str:
+    """Return the line above the bars."""
+    cached = f" ({seen.cached_tokens} cached)" if seen.cached_tokens else ""
+    return (
+        f"room {room_short(seen.room)} (attempt {seen.attempt})  {seen.prefill} -> {seen.decode}"
+        f"  prompt {seen.prompt_tokens}{cached}  output {seen.output_tokens}  {seen.outcome}"
+    )
+
+
+def _span_line(span: Span, total_s: float, names: int) -> str:
+    whole = total_s or 1.0
+    drawn = bar(span.begin_s / whole, span.end_s / whole)
+    note = "; ".join(filter(None, (span.note, "still there" if span.is_open else "")))
+    line = f" {span.name:<{names}} {span.length_s * 1000:>9.1f} ms  |{drawn:<{BAR_CELLS}} {note}"
+    return line.rstrip()
+
+
+def _verdict(seen: Waterfall) -> Iterator[tuple[str, str]]:
+    if seen.first_cause is not None:
+        yield from _failure_lines(seen)
+        return
+    words = []
+    if seen.ttft_s is not None:
+        words.append(f"TTFT {seen.ttft_s * 1000:.0f} ms")
+        if (longest := seen.longest) is not None and seen.ttft_s > 0:
+            share = min(longest.length_s / seen.ttft_s, 1)
+            words.append(f"the longest part is {longest.name} ({share:.0%})")
+    if seen.outcome == "open":
+        words.append("not over yet")
+    if words:
+        yield "; ".join(words), "bold"
+
+
+def _failure_lines(seen: Waterfall) -> Iterator[tuple[str, str]]:
+    failure = seen.first_cause
+    assert failure is not None
+    at_s = next(leg.at_s for leg in seen.legs if leg.instance == seen.first_leg)
+    peer = f", peer {failure.peer}" if failure.peer else ""
+    yield (
+        f"failed in {failure.stage} of {seen.first_leg} after {at_s * 1000:.0f} ms{peer}",
+        "bold red",
+    )
+    detail = f": {failure.detail}" if failure.detail else ""
+    yield f"first cause: {failure.cause.value}{detail}", "red"
+    for leg in seen.legs:
+        yield f" {leg_words(leg)}", ""
+
+
+def leg_words(leg: Leg) -> str:
+    """Return how one leg ended."""
+    if leg.is_open:
+        return f"{leg.instance}: still in {leg.stage}"
+    why = str(leg.failure) if leg.failure else leg.because
+    return f"{leg.instance}: left {leg.stage} after {leg.at_s * 1000:.0f} ms, {why}"
