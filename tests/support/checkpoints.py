@@ -86,7 +86,7 @@ def checkpoint(kind: str) -> Path:
 
 
 def write_checkpoint(directory: Path, kind: str, *, seed: int = 0, **changes: Any) -> None:
-    """Write a tiny model; ``changes`` go into its ``config.json``, the same seed has same weights."""
+    """Write a tiny model; ``changes`` go into its ``config.json``, ``seed`` draws its weights."""
     directory.mkdir(parents=True, exist_ok=True)
     config = {**_LLAMA, **KINDS[kind], **changes}
     _write_json(directory / "config.json", config)

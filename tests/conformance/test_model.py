@@ -1,0 +1,198 @@
+"""Every model says what transformers says, token for token: split = unsplit = the reference."""
+
+from __future__ import annotations
+
+import functools
+import random
+
+import pytest
+import torch
+from tests.support.checkpoints import KINDS, POSITIONS, VOCABULARY, checkpoint
+from tests.support.engines import Talk, begin, hand_over, prefill, step, talk_on
+from tokenizers import Tokenizer
+
+from daemons.cluster.model import DEFAULT_MODEL
+from daemons.cluster.models import model_directory
+from daemons.engine.config import EngineConfig
+from daemons.engine.engine import Engine
+from daemons.protocol.generate import Sampling
+from daemons.protocol.ids import RoomKey
+
+TOKENS = 8  # said after each prompt
+CHUNK = 32
+LENGTHS = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100)  # page and chunk, one less, one more
+MAIN_KINDS = ("llama", "llama3-rope", "qwen2", "qwen3")
+CHAT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+QUESTIONS = ("What is the capital of France?", "Tell me about the moon in one paragraph.")
+
+
+@functools.cache
+def engine_of(kind: str, page_size: int, dtype: str = "fp32", copy: int = 0) -> Engine:
+    """Return an engine; another ``copy`` has a pool of its own."""
+    config = EngineConfig(device="cpu", dtype=dtype, page_size=page_size, kv_tokens=4096)
+    return Engine.load(config, checkpoint(kind))
+
+
+@functools.cache
+def prompt_of(length: int) -> tuple[int, ...]:
+    draw = random.Random(length)
+    return tuple(draw.randrange(VOCABULARY) for _ in range(length))
+
+
+@functools.cache
+def reference_model(directory: str) -> torch.nn.Module:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+
+
+@functools.cache
+def reference(directory: str, prompt: tuple[int, ...], tokens: int) -> list[int]:
+    """Return what transformers' ``generate`` says after a prompt, greedily."""
+    ids = torch.tensor([prompt])
+    said = reference_model(directory).generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=tokens,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return said[0, len(prompt) :].tolist()
+
+
+def talks_of(engine: Engine, lengths: tuple[int, ...], *, scattered: bool) -> list[Talk]:
+    """Return one room per length; its pages are neighbours, or scattered over the pool."""
+    order = list(range(engine.pages))
+    if scattered:
+        random.Random(5).shuffle(order)
+    talks = []
+    for room, length in enumerate(lengths, start=1):
+        needed = -(-(length + TOKENS) // engine.page_size)
+        pages, order = tuple(order[:needed]), order[needed:]
+        talks.append(Talk(RoomKey(room, 1), prompt_of(length), pages))
+    return talks
+
+
+def expect_reference(kind: str, talks: list[Talk]) -> None:
+    directory = str(checkpoint(kind))
+    found = {len(talk.prompt): talk.tokens for talk in talks}
+    assert found == {len(talk.prompt): reference(directory, talk.prompt, TOKENS) for talk in talks}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_room_alone_says_what_transformers_says(kind: str) -> None:
+    engine = engine_of(kind, 16)
+    talks = talks_of(engine, LENGTHS, scattered=False)
+    for talk in talks:
+        begin(engine, [talk])
+        talk_on(engine, [talk], TOKENS, chunk=CHUNK)
+        engine.end(talk.key)
+    expect_reference(kind, talks)
+
+
+@pytest.mark.parametrize("scattered", [False, True], ids=["neighbours", "scattered"])
+@pytest.mark.parametrize("page_size", [1, 16, 64])
+@pytest.mark.parametrize("kind", MAIN_KINDS)
+def test_rooms_in_one_batch_at_various_stages_say_what_transformers_says(
+    kind: str, page_size: int, scattered: bool
+) -> None:
+    engine = engine_of(kind, page_size)
+    talks = talks_of(engine, LENGTHS, scattered=scattered)
+    begin(engine, talks)
+    for arrived in range(1, len(talks)):  # one more room per forward
+        live = [talk for talk in talks[:arrived] if len(talk.said) < TOKENS]
+        step(engine, live, CHUNK)
+    talk_on(engine, talks, TOKENS, chunk=CHUNK)
+    expect_reference(kind, talks)
+
+
+@pytest.mark.parametrize("page_size", [1, 16, 64])
+@pytest.mark.parametrize("kind", MAIN_KINDS)
+def test_a_room_that_changes_hands_says_what_transformers_says(kind: str, page_size: int) -> None:
+    source, target = engine_of(kind, page_size), engine_of(kind, page_size, copy=1)
+    talks = talks_of(source, LENGTHS, scattered=True)
+    theirs = list(reversed(range(target.pages)))
+    for talk in talks:
+        prefill(source, talk, chunk=CHUNK)
+        pages, theirs = theirs[: len(talk.pages)], theirs[len(talk.pages) :]
+        hand_over(source, target, talk, pages)
+    begin(target, talks)
+    talk_on(target, talks, TOKENS)
+    expect_reference(kind, talks)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", MAIN_KINDS)
+def test_a_sampled_room_that_changes_hands_goes_on_as_if_it_had_not(kind: str, dtype: str) -> None:
+    sampling = Sampling(
+        temperature=0.9,
+        top_p=0.95,
+        seed=7,
+        repetition_penalty=1.2,
+        frequency_penalty=0.5,
+        presence_penalty=0.3,
+        logprobs=3,
+    )
+    source, target = engine_of(kind, 16, dtype), engine_of(kind, 16, dtype, copy=1)
+    whole = Talk(RoomKey(1, 1), prompt_of(40), (0, 1, 2, 3), sampling)
+    split = Talk(RoomKey(2, 1), prompt_of(40), (4, 5, 6, 7), sampling)
+    begin(source, [whole])
+    talk_on(source, [whole], TOKENS)
+    prefill(source, split)
+    hand_over(source, target, split, (9, 3, 5, 1))
+    begin(target, [split])
+    talk_on(target, [split], TOKENS)
+    assert split.said == whole.said
+
+
+@pytest.mark.parametrize("kind", MAIN_KINDS)
+def test_prompt_log_probabilities_are_those_of_transformers_for_any_chunk(kind: str) -> None:
+    engine = engine_of(kind, 16)
+    prompt = prompt_of(100)
+    with torch.inference_mode():
+        logits = reference_model(str(checkpoint(kind)))(torch.tensor([prompt])).logits[0]
+    logs = logits.log_softmax(dim=-1)
+    wanted = [logs[i, token].item() for i, token in enumerate(prompt[1:])]
+    for chunk in (1, 7, 32, 100):
+        sampling = Sampling(temperature=0.0, prompt_logprobs=2)
+        talk = Talk(RoomKey(1, chunk), prompt, tuple(range(8)), sampling)
+        prefill(engine, talk, chunk=chunk)
+        first, *rest = talk.prompt_logprobs
+        assert (first.id, first.logprob) == (prompt[0], None)
+        assert [token.id for token in rest] == list(prompt[1:])
+        assert [token.logprob for token in rest] == pytest.approx(wanted, abs=1e-3)
+        best = logs[:-1].argmax(dim=-1).tolist()
+        assert [token.top[0][0] for token in rest] == best
+
+
+def test_the_longest_context_says_what_transformers_says() -> None:
+    engine = engine_of("llama", 16)
+    prompt = prompt_of(POSITIONS - TOKENS)
+    talk = Talk(RoomKey(1, 1), prompt, tuple(range(POSITIONS // 16)))
+    begin(engine, [talk])
+    talk_on(engine, [talk], TOKENS, chunk=100)
+    assert talk.tokens == reference(str(checkpoint("llama")), prompt, TOKENS)
+
+
+def test_the_embedded_model_says_what_transformers_says() -> None:
+    directory = model_directory(DEFAULT_MODEL)
+    words = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    config = EngineConfig(device="cpu", dtype="fp32", kv_tokens=512)
+    source, target = Engine.load(config, directory), Engine.load(config, directory)
+    talks = [
+        Talk(
+            RoomKey(room, 1),
+            tuple(words.encode(CHAT.format(question)).ids),
+            tuple(range(room * 8, room * 8 + 8)),
+        )
+        for room, question in enumerate(QUESTIONS)
+    ]
+    for talk in talks:
+        prefill(source, talk, chunk=16)
+        hand_over(source, target, talk, tuple(reversed(talk.pages)))
+    begin(target, talks)
+    talk_on(target, talks, 24)
+    wanted = [reference(str(directory), talk.prompt, 24) for talk in talks]
+    assert [talk.tokens for talk in talks] == wanted
+    assert "Paris" in words.decode(talks[0].tokens)

@@ -1,0 +1,87 @@
+"""Drive engines as a scheduler would: chunks, decode steps, several rooms in one forward."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence as Several
+from dataclasses import dataclass, field
+
+from daemons.engine.engine import Engine
+from daemons.engine.step import Item, Result, Sequence
+from daemons.protocol.generate import Sampling, TokenOut
+from daemons.protocol.ids import RoomKey
+
+GREEDY = Sampling(temperature=0.0, max_tokens=64)
+
+
+@dataclass(slots=True)
+class Talk:
+    """One room of a test: what it says so far, and how much of it lies in the cache."""
+
+    key: RoomKey
+    prompt: tuple[int, ...]
+    pages: tuple[int, ...]
+    sampling: Sampling = GREEDY
+    cached: int = 0
+    said: list[TokenOut] = field(default_factory=list)
+    prompt_logprobs: list[TokenOut] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> list[int]:
+        """The ids that were said."""
+        return [token.id for token in self.said]
+
+    def next_item(self, chunk: int) -> Item:
+        """Return the next chunk of the prompt, or the next step after it."""
+        text = (*self.prompt, *self.tokens)
+        end = min(len(text), self.cached + chunk)
+        return Item(self.key, text[self.cached : end], self.cached, self.pages, end == len(text))
+
+    def take(self, item: Item, result: Result) -> None:
+        """Note what a forward brought; a test that expects errors does not come here."""
+        assert result.error == ""
+        self.cached += len(item.tokens)
+        self.prompt_logprobs += result.prompt_logprobs
+        if result.token is not None:
+            self.said.append(result.token)
+
+
+def begin(engine: Engine, talks: Several[Talk]) -> None:
+    """Make the rooms known to an engine, with what they said already."""
+    for talk in talks:
+        engine.begin(Sequence(talk.key, talk.sampling, talk.prompt, tuple(talk.tokens)))
+
+
+def step(engine: Engine, talks: Several[Talk], chunk: int) -> None:
+    """Run one forward for all of them."""
+    items = [talk.next_item(chunk) for talk in talks]
+    for talk, item, result in zip(talks, items, engine.forward(items), strict=True):
+        talk.take(item, result)
+
+
+def talk_on(engine: Engine, talks: Several[Talk], tokens: int, *, chunk: int = 32) -> None:
+    """Step until each has said ``tokens`` tokens; each leaves the batch when it has."""
+    while live := [talk for talk in talks if len(talk.said) < tokens]:
+        step(engine, live, chunk)
+
+
+def prefill(engine: Engine, talk: Talk, *, chunk: int = 32) -> None:
+    """Begin a room and run its prompt, up to its first token, as the prefill side does."""
+    begin(engine, [talk])
+    talk_on(engine, [talk], 1, chunk=chunk)
+    engine.end(talk.key)
+
+
+def hand_over(source: Engine, target: Engine, talk: Talk, pages: Several[int]) -> None:
+    """Copy a room's pages into another engine's, by address, as a transfer backend does."""
+    used = -(-talk.cached // source.page_size)
+    for ours, theirs in zip(source.kv_regions(), target.kv_regions(), strict=True):
+        assert (ours.layer, ours.kind, ours.head) == (theirs.layer, theirs.kind, theirs.head)
+        assert ours.page_bytes == theirs.page_bytes
+        for mine, its in zip(talk.pages[:used], pages[:used], strict=True):
+            ctypes.memmove(
+                theirs.address + its * theirs.page_bytes,
+                ours.address + mine * ours.page_bytes,
+                ours.page_bytes,
+            )
+    talk.pages = tuple(pages)
