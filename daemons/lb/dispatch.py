@@ -47,6 +47,29 @@ class Downstream(Protocol):
 
 
 @dataclass(slots=True)
+class Lingering:
+    """Legs of prefill that outlive a good answer for a moment, so that they end well too."""
+
+    tasks: set[Task] = field(default_factory=set)
+
+    def hold(self, task: Task) -> None:
+        """Let ``task`` end by itself within ``LINGER_S``."""
+        timer = asyncio.get_running_loop().call_later(LINGER_S, task.cancel)
+        self.tasks.add(task)
+
+        def let_go(ended: Task) -> None:
+            timer.cancel()
+            self.tasks.discard(ended)
+            _failure(ended)  # nobody else reads it
+
+        task.add_done_callback(let_go)
+
+    async def close(self) -> None:
+        """End those that are left."""
+        await _end(*self.tasks)
+
+
+@dataclass(slots=True)
 class Exchange:
     """The two legs of one order."""
 
@@ -128,10 +151,14 @@ class Exchange:
             for event in events:
                 self.gathered.take(event)
 
+    @property
+    def stage(self) -> str:
+        """How far the request is, as stories call it."""
+        return "stream" if self.began else "dispatch"
+
     def _too_late(self) -> Failure:
-        stage = "stream" if self.began else "dispatch"
         return Failure(
-            Cause.LB_TIMEOUT, stage, self.decode.worker.name, f"not done in {self.total_s:g} s"
+            Cause.LB_TIMEOUT, self.stage, self.decode.worker.name, f"not done in {self.total_s:g} s"
         )
 
 

@@ -16,6 +16,8 @@ GENERATE = "/generate"
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 
+OURS = "bootstrap_"
+
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -53,7 +55,8 @@ class Order:
                 "bootstrap_port": [port] * self.items,
                 "bootstrap_room": list(rooms),
             }
-        return msgspec.json.encode({**self.fields, **meeting})
+        theirs = {name: value for name, value in self.fields.items() if not name.startswith(OURS)}
+        return msgspec.json.encode(theirs | meeting)
 
 
 def read_order(path: str, raw: bytes, max_items: int) -> Order:

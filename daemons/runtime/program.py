@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.metadata
 import signal
 import socket
 import sys
@@ -20,6 +21,8 @@ from daemons.runtime import systemd
 
 EXIT_FAILED = 1
 EXIT_BAD_CONFIG = 78  # EX_CONFIG of sysexits.h
+
+DISTRIBUTION = "pd"
 
 Serve = Callable[[ClusterFile], Coroutine[object, object, None]]
 
@@ -41,6 +44,14 @@ class Stop:
     def ask(self) -> None:
         """Ask once, or once more."""
         (self.now if self.asked.is_set() else self.asked).set()
+
+
+def version() -> str:
+    """Return the version of the installed software, "0" in a tree that is not installed."""
+    try:
+        return importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return "0"
 
 
 def socket_of_unit() -> socket.socket | None:

@@ -1,0 +1,157 @@
+"""``pd-lb --config FILE``: the balancer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from daemons.cluster.errors import OperatorError
+from daemons.cluster.load import LB_NAME, ClusterFile, address_of, read_settings
+from daemons.lb.config import LbConfig
+from daemons.lb.fleet import Fleet
+from daemons.lb.policies import POLICIES
+from daemons.lb.rooms import Rooms
+from daemons.lb.service import Service
+from daemons.lb.stories import STEPS
+from daemons.lb.watch import at_listed, keep_seeing, through
+from daemons.protocol.ids import new_epoch
+from daemons.protocol.topology import Registration, Role, State
+from daemons.runtime import log, program, systemd
+from daemons.runtime.http import Site, run_site, url_of
+from daemons.runtime.phonebook import PhoneBook, PhoneBookError, address_in, keep_registered
+from daemons.runtime.recorder import Recorder
+
+KEEPALIVE_S = 30.0  # an idle connection to a worker
+
+
+def settings(file: ClusterFile) -> LbConfig:
+    """Return the balancer's settings; raises OperatorError."""
+    config = read_settings(file.cluster, LB_NAME, LbConfig)
+    if config.policy not in POLICIES:
+        raise OperatorError(f"lb: no policy {config.policy}", f"there are: {', '.join(POLICIES)}")
+    return config
+
+
+@dataclass(slots=True)
+class Running:
+    """The balancer's service, its site, and what runs beside them."""
+
+    config: LbConfig
+    service: Service
+    site: Site
+    book: PhoneBook
+    advertise: str
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def registration(self) -> list[Registration]:
+        """Return what the phone book shall know now."""
+        service = self.service
+        return [
+            Registration(
+                instance=LB_NAME,
+                role=Role.LB,
+                epoch=service.epoch,
+                state=service.state,
+                http_host=self.advertise,
+                http_port=self.site.port,
+                lease_s=self.config.lease_s,
+                version=service.version,
+            )
+        ]
+
+    async def drain(self, stop: program.Stop) -> None:
+        """Take no more requests; let open ones finish until the deadline or a second signal."""
+        service, limit_s = self.service, self.config.drain_s
+        service.state = State.DRAINING
+        self.changed.set()
+        systemd.notify("STOPPING=1", f"EXTEND_TIMEOUT_USEC={int((limit_s + 10) * 1e6)}")
+        service.log.info("daemon.draining", requests=service.open_requests, limit_s=limit_s)
+        if not service.open_requests:
+            return
+        ends = [asyncio.create_task(event.wait()) for event in (service.idle, stop.now)]
+        await asyncio.wait(ends, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
+
+
+async def serve(file: ClusterFile) -> None:
+    """Serve until SIGTERM, then drain."""
+    config = settings(file)
+    log.configure(LB_NAME, Role.LB.value, level=config.log_level)
+    stop = program.Stop()
+    stop.listen()
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
+    async with aiohttp.ClientSession(
+        connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
+    ) as session:
+        await _serve(file, config, session, stop)
+
+
+async def _serve(
+    file: ClusterFile, config: LbConfig, session: aiohttp.ClientSession, stop: program.Stop
+) -> None:
+    address = address_of(file.cluster, config.host)
+    meeting = address_in(file.cluster)
+    service = Service(
+        config=config,
+        fleet=Fleet(config.stale_s),
+        policy=POLICIES[config.policy](),
+        rooms=Rooms(secrets.randbits),
+        recorder=Recorder(LB_NAME, Role.LB.value, STEPS),
+        session=session,
+        meeting=meeting,
+        instance=LB_NAME,
+        epoch=new_epoch(),
+        version=program.version(),
+    )
+    book = PhoneBook(url_of(*meeting), session)
+    look = at_listed(config.workers, session) if config.workers else through(book)
+    site = await run_site(
+        service.app(), config.bind or address, config.port, program.socket_of_unit()
+    )
+    running = Running(config, service, site, book, config.advertise or address)
+    beside = [
+        asyncio.create_task(keep_seeing(service.fleet, look, config.poll_s), name="fleet"),
+        asyncio.create_task(
+            keep_registered(book, running.registration, config.lease_s, changed=running.changed),
+            name="registration",
+        ),
+        asyncio.create_task(_feed_watchdog(service), name="watchdog"),
+    ]
+    service.log.info("daemon.ready", bind=site.host, port=site.port)
+    systemd.notify("READY=1")
+    try:
+        await stop.asked.wait()
+        await running.drain(stop)
+    finally:
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
+        with contextlib.suppress(PhoneBookError):
+            await book.deregister(LB_NAME, service.epoch)
+        await site.close()
+        await service.lingering.close()
+        service.log.info("daemon.stopped", requests_cut=service.open_requests)
+
+
+async def _feed_watchdog(service: Service) -> None:
+    """Tell systemd that the loop turns, as often as it wants to hear it."""
+    period_s = systemd.watchdog_period_s() or 10.0
+    while True:
+        systemd.notify("WATCHDOG=1", f"STATUS={service.open_requests} requests")
+        await asyncio.sleep(period_s)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run pd-lb; returns the exit code."""
+    return program.run("pd-lb", "Picks a prefill and a decode for each request.", serve, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
