@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from daemons.cluster.load import PHONE_BOOK_PORT
 from daemons.cluster.model import DEFAULT_HOST
 from daemons.cluster.worker import Seconds
-from daemons.runtime.phonebook import DEFAULT_PORT
 
 
 class BootstrapConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -16,7 +16,7 @@ class BootstrapConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     host: str = DEFAULT_HOST  # a name under hosts: the machine that runs it
     bind: str = ""  # address to listen on; "": the host's address
-    port: Annotated[int, msgspec.Meta(ge=0, lt=65536)] = DEFAULT_PORT
+    port: Annotated[int, msgspec.Meta(ge=0, lt=65536)] = PHONE_BOOK_PORT
     advertise: str = ""  # address told to others; "": the host's address
     forget_s: Seconds = 600.0  # a lost instance is listed for so long
     dp_rank_s: Seconds = 120.0  # a room's data-parallel rank is remembered for so long

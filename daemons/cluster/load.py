@@ -12,12 +12,13 @@ import msgspec
 import yaml
 
 from daemons.cluster.errors import OperatorError
-from daemons.cluster.model import Cluster, Settings
+from daemons.cluster.model import DEFAULT_HOST, Cluster, Settings
 from daemons.protocol.topology import Role
 
 SHARED = ("engine", "transfer", "timers")
 BOOTSTRAP_NAME = "bootstrap"
 LB_NAME = "lb"
+PHONE_BOOK_PORT = 8998
 
 T = TypeVar("T")
 
@@ -117,6 +118,13 @@ def address_of(cluster: Cluster, host: str) -> str:
     except KeyError:
         names = ", ".join(cluster.hosts)
         raise OperatorError(f"no host {host} in the cluster file", f"it has: {names}") from None
+
+
+def phone_book_of(cluster: Cluster) -> tuple[str, int]:
+    """Return address and port of the phone book, as others reach it."""
+    section = cluster.bootstrap
+    address = section.get("advertise") or address_of(cluster, section.get("host", DEFAULT_HOST))
+    return str(address), int(section.get("port", PHONE_BOOK_PORT))
 
 
 def _check_names(path: Path, cluster: Cluster) -> None:

@@ -129,6 +129,11 @@ class Scheduler:
         return self.out.take()
 
     @property
+    def counters(self) -> dict[str, float]:
+        """Counts since the start, by name."""
+        return self.out.counters
+
+    @property
     def busy(self) -> bool:
         """Whether any room or quarantined memory is left."""
         return bool(self.rooms() or self.ending or self.quarantine.rooms)

@@ -7,8 +7,9 @@ from typing import Annotated
 import msgspec
 
 from daemons.cluster.worker import Timers
-from daemons.protocol.ids import Epoch, InstanceName, Port, new_epoch
+from daemons.protocol.ids import Epoch, InstanceName, Port
 from daemons.protocol.topology import Role
+from daemons.runtime.epoch import new_epoch
 
 
 class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -20,9 +20,9 @@ from daemons.lb.rooms import Rooms
 from daemons.lb.service import Service
 from daemons.lb.stories import STEPS
 from daemons.lb.watch import at_listed, keep_seeing, through
-from daemons.protocol.ids import new_epoch
 from daemons.protocol.topology import Registration, Role, State
 from daemons.runtime import log, program, systemd
+from daemons.runtime.epoch import new_epoch
 from daemons.runtime.http import Site, run_site, url_of
 from daemons.runtime.phonebook import PhoneBook, PhoneBookError, address_in, keep_registered
 from daemons.runtime.recorder import Recorder

@@ -8,7 +8,6 @@ An epoch is new at each start of a process and grows, so that the newer process 
 from __future__ import annotations
 
 import re
-import time
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -61,8 +60,3 @@ def room_short(room: int) -> str:
 def is_instance_name(name: str) -> bool:
     """Say whether ``name`` may name an instance: lower-case word, at most 32 characters."""
     return _INSTANCE.fullmatch(name) is not None
-
-
-def new_epoch() -> int:
-    """Return the epoch of a process that starts now: Unix time in milliseconds."""
-    return time.time_ns() // 1_000_000

@@ -1,0 +1,84 @@
+"""The decode rank's shell: joins the core with engine, backend, sockets and lanes."""
+
+from __future__ import annotations
+
+from daemons.cluster.load import read_settings
+from daemons.decode.commands import ReadRow, ZeroRow
+from daemons.decode.config import DecodeConfig
+from daemons.decode.events import RowRead
+from daemons.decode.scheduler import Scheduler
+from daemons.engine.step import Begin, End, Run
+from daemons.protocol.generate import Ask
+from daemons.protocol.handshake import RegisterBuffers
+from daemons.protocol.metadata import ROW_BYTES, unpack
+from daemons.protocol.topology import Role
+from daemons.rank.equipment import Equipment, Wants, equip
+from daemons.rank.forward_lane import ForwardLane
+from daemons.rank.report import Report
+from daemons.runtime.commands import Disconnect
+from daemons.runtime.worker import Flags
+
+
+class Shell:
+    """Carries out what only decode does."""
+
+    def __init__(self, equipment: Equipment, core: Scheduler) -> None:
+        self._rows = equipment.rows
+        self._report = Report(equipment, core)
+        self._forward = ForwardLane(equipment.engine, equipment.wake)
+
+    def execute(self, command: object) -> object | None:
+        """Carry out a command; a look at a row is answered at once."""
+        match command:
+            case Begin() | Run() | End():
+                self._forward.execute(command)
+            case ZeroRow():
+                self._rows.zero(command.row)
+            case ReadRow():
+                return RowRead(command.key, *unpack(self._rows.read(command.row), command.key))
+            case Disconnect():
+                pass
+            case _:
+                raise AssertionError(f"nobody carries out {command}")
+        return None
+
+    def observe(self, event: object) -> None:
+        """See each event before the core does; nothing is kept here."""
+
+    def answer(self, ask: Ask, now: float) -> dict[str, object]:
+        """Return the body of a snapshot."""
+        return self._report.answer(ask, now)
+
+
+def buffers_of(equipment: Equipment, config: DecodeConfig) -> RegisterBuffers:
+    """Return our memory as prefills are told of it; the epoch it is for is filled in later."""
+    engine = equipment.engine
+    return RegisterBuffers(
+        sender=equipment.me,
+        to_epoch=1,
+        reply_host=equipment.host,
+        reply_port=equipment.mailbox.port,
+        session=equipment.backend.session,
+        fingerprint=engine.fingerprint,
+        pages=engine.pages,
+        regions=engine.kv_regions(),
+        rows_address=equipment.rows.address,
+        row_bytes=ROW_BYTES,
+        rows=config.rows,
+    )
+
+
+def run_rank(flags: Flags) -> int:
+    """Run one decode rank until its front says stop."""
+    config = read_settings(flags.file.cluster, flags.instance, DecodeConfig)
+    wants = Wants(
+        config.host, config.bind, config.advertise, config.rows, config.engine, config.transfer
+    )
+    equipment = equip(flags, Role.DECODE, wants)
+    buffers = buffers_of(equipment, config)
+    core = Scheduler(flags.me, config, buffers, equipment.engine.pages)
+    shell = Shell(equipment, core)
+    equipment.announce()
+    code = equipment.reactor.run(core, shell)
+    equipment.backend.close()
+    return code

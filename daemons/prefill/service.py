@@ -1,0 +1,75 @@
+"""The prefill rank's shell: joins the core with engine, backend, sockets and lanes."""
+
+from __future__ import annotations
+
+from daemons.cluster.load import read_settings
+from daemons.engine.step import Begin, End, Run
+from daemons.prefill.commands import CallOffWrites, LearnBuffers, WriteKV
+from daemons.prefill.config import PrefillConfig
+from daemons.prefill.decodes import Decodes
+from daemons.prefill.scheduler import Scheduler
+from daemons.prefill.write_lanes import Source, WriteLanes
+from daemons.protocol.generate import Ask
+from daemons.protocol.topology import Role
+from daemons.rank.equipment import Equipment, Wants, equip
+from daemons.rank.forward_lane import ForwardLane
+from daemons.rank.report import Report
+from daemons.runtime.commands import Disconnect
+from daemons.runtime.worker import Flags
+
+
+class Shell:
+    """Carries out what only prefill does."""
+
+    def __init__(self, equipment: Equipment, core: Scheduler) -> None:
+        engine = equipment.engine
+        self._report = Report(equipment, core)
+        self._forward = ForwardLane(engine, equipment.wake)
+        self._writes = WriteLanes(
+            equipment.backend,
+            Source(engine.kv_regions(), engine.pages, equipment.rows),
+            equipment.wake.post,
+            self._report.wrote,
+        )
+
+    def execute(self, command: object) -> object | None:
+        """Carry out a command; a write to a decode that is gone ends at once."""
+        match command:
+            case Begin() | Run() | End():
+                self._forward.execute(command)
+            case WriteKV():
+                return self._writes.write(command)
+            case CallOffWrites():
+                self._writes.call_off(command.key)
+            case LearnBuffers():
+                self._writes.learn(command.peer, command.buffers)
+            case Disconnect():
+                self._writes.forget(command.peer)
+            case _:
+                raise AssertionError(f"nobody carries out {command}")
+        return None
+
+    def observe(self, event: object) -> None:
+        """See each event before the core does."""
+        self._writes.settled(event)
+
+    def answer(self, ask: Ask, now: float) -> dict[str, object]:
+        """Return the body of a snapshot."""
+        return self._report.answer(ask, now)
+
+
+def run_rank(flags: Flags) -> int:
+    """Run one prefill rank until its front says stop."""
+    config = read_settings(flags.file.cluster, flags.instance, PrefillConfig)
+    wants = Wants(
+        config.host, config.bind, config.advertise, config.rows, config.engine, config.transfer
+    )
+    equipment = equip(flags, Role.PREFILL, wants)
+    engine = equipment.engine
+    decodes = Decodes(engine.fingerprint, engine.kv_regions())
+    core = Scheduler(flags.me, config, decodes, engine.pages)
+    shell = Shell(equipment, core)
+    equipment.announce()
+    code = equipment.reactor.run(core, shell)
+    equipment.backend.close()
+    return code

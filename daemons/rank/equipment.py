@@ -1,0 +1,108 @@
+"""What a rank process needs before its core can begin: weights, pools, sockets, a backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import zmq
+
+from daemons.cluster.load import address_of
+from daemons.cluster.models import model_directory
+from daemons.engine.config import EngineConfig
+from daemons.engine.engine import Engine
+from daemons.protocol.generate import RankReady
+from daemons.protocol.ids import PeerId
+from daemons.protocol.topology import Role
+from daemons.runtime.log import Logger, configure, logger
+from daemons.runtime.mailbox import Mailbox
+from daemons.runtime.rank_link import RankLink
+from daemons.runtime.reactor import Clock, Reactor, Wake
+from daemons.runtime.row_memory import RowMemory
+from daemons.runtime.worker import Flags
+from daemons.transfer.backend import Region, TransferBackend
+from daemons.transfer.config import TransferConfig
+from daemons.transfer.registry import create
+
+VERSION = version("pd")
+
+
+@dataclass(frozen=True, slots=True)
+class Equipment:
+    """Everything but the core."""
+
+    me: PeerId
+    role: Role
+    host: str  # address that peers are told
+    log: Logger
+    clock: Clock
+    wake: Wake
+    mailbox: Mailbox
+    link: RankLink
+    engine: Engine
+    backend: TransferBackend
+    rows: RowMemory
+    reactor: Reactor
+    config_hash: str
+
+    def announce(self) -> None:
+        """Tell the front that this rank can serve."""
+        pool_tokens = self.engine.pages * self.engine.page_size
+        self.link.send(
+            RankReady(
+                rank=self.me.rank,
+                rank_port=self.mailbox.port,
+                session=self.backend.session,
+                transport=self.backend.transport,
+                max_tokens=min(self.engine.max_model_len, pool_tokens),
+                pages=self.engine.pages,
+                page_size=self.engine.page_size,
+                fingerprint=self.engine.fingerprint,
+            )
+        )
+        self.log.info(
+            "rank.ready",
+            inbox_port=self.mailbox.port,
+            session=self.backend.session,
+            transport=self.backend.transport,
+            pages=self.engine.pages,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """The settings that both kinds of worker have, whichever file section they came from."""
+
+    host: str
+    bind: str
+    advertise: str
+    rows: int
+    engine: EngineConfig
+    transfer: TransferConfig
+
+
+def equip(flags: Flags, role: Role, wants: Wants) -> Equipment:
+    """Load the model, register all memory with the backend, bind the inbox, meet the front.
+
+    Raises:
+        OperatorError: the model, the device or the backend cannot be had.
+    """
+    assert flags.link is not None
+    me, cluster = flags.me, flags.file.cluster
+    configure(me.instance, role.value)
+    log = logger(rank=me.rank, epoch=me.epoch)
+    host = wants.advertise or address_of(cluster, wants.host)
+    engine = Engine.load(wants.engine, model_directory(cluster.model))
+    engine.warm_up()
+    rows = RowMemory(wants.rows)
+    backend = create(wants.transfer, host)
+    backend.register([Region(*engine.kv_memory()), Region(rows.address, rows.bytes)])
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    clock, wake = Clock(), Wake()
+    mailbox = Mailbox(context, me, wants.bind or address_of(cluster, wants.host))
+    link = RankLink(context, flags.link)
+    reactor = Reactor(me, mailbox, link, wake, clock, log)
+    return Equipment(
+        me, role, host, log, clock, wake, mailbox, link, engine, backend, rows, reactor,
+        flags.file.hash,
+    )  # fmt: skip

@@ -1,0 +1,54 @@
+"""The command line of pd-prefill and pd-decode: the same flags start a front or, inside, a rank."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from daemons.cluster.errors import OperatorError
+from daemons.cluster.load import ClusterFile, load
+from daemons.protocol.ids import PeerId
+from daemons.runtime.program import EXIT_BAD_CONFIG, EXIT_FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """What the command line says; ``link`` is there only in a rank."""
+
+    file: ClusterFile
+    instance: str
+    rank: int
+    epoch: int
+    link: str | None
+
+    @property
+    def me(self) -> PeerId:
+        """The name of this rank process in this life."""
+        return PeerId(self.instance, self.epoch, self.rank)
+
+
+def run(
+    program: str, about: str, serve: Callable[[Flags], int], argv: Sequence[str] | None = None
+) -> int:
+    """Read flags and cluster file, run ``serve``, and return the exit code."""
+    parser = argparse.ArgumentParser(prog=program, description=about)
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="cluster file")
+    parser.add_argument("--instance", required=True, metavar="NAME", help="its name in that file")
+    for inner in ("--rank", "--epoch"):
+        parser.add_argument(inner, type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--link", help=argparse.SUPPRESS)
+    given = parser.parse_args(argv)
+    try:
+        file = load(given.config)
+        return serve(Flags(file, given.instance, given.rank, given.epoch, given.link))
+    except OperatorError as error:
+        print(f"{program}: {error.what}", file=sys.stderr)
+        if error.hint:
+            print(f"hint: {error.hint}", file=sys.stderr)
+        return EXIT_BAD_CONFIG
+    except OSError as error:  # most of all: the address is taken
+        print(f"{program}: {error.strerror or error}", file=sys.stderr)
+        return EXIT_FAILED
