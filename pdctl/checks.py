@@ -18,7 +18,7 @@ from pathlib import Path
 
 from daemons.cluster.errors import OperatorError
 from daemons.cluster.models import cache_directory, model_directory
-from daemons.protocol.topology import Role
+from pdctl.client import Unreachable, call
 from pdctl.errors import CommandError
 from pdctl.places import WORKERS, Place, places, settings
 from pdctl.ports import is_free, listen_address
@@ -184,7 +184,14 @@ def check_port(target: Target, place: Place) -> Check:
     child = run.child(place.instance) if run else None
     if child is not None and child.pid and child.process.is_alive:
         return Check(name, Status.OK, f"{place.where} is ours (pid {child.pid})")
+    if _answers_like_ours(place):
+        return Check(name, Status.OK, f"{place.where} is held by a daemon that answers /health")
     hint = f"stop that process, or set another port for {place.instance}"
-    if place.role in (Role.LB, Role.BOOTSTRAP):
-        hint += "; pd started by systemd holds it too"
-    return Check(name, Status.WARN, f"{place.where} is taken by another process", hint)
+    return Check(name, Status.FAIL, f"{place.where} is taken by another process", hint)
+
+
+def _answers_like_ours(place: Place) -> bool:
+    try:
+        return call("GET", f"{place.url}/health").status in (200, 503)
+    except Unreachable:
+        return False

@@ -60,14 +60,22 @@ def state_of(survey: Survey, name: str) -> str:
     if place.role is Role.BOOTSTRAP:
         return "silent" if survey.phone_book_trouble else State.READY.value
     if place.role is Role.LB:
-        status = survey.lb_health[0]
-        return {0: "silent", 200: State.READY.value}.get(status, "not-ready")
+        return _lb_state(survey, name)
     if name in survey.statuses:
         return survey.statuses[name].state
     if name in survey.instances:
         state = survey.instances[name].state
         return state.value if state is State.LOST else "silent"
     return "absent"
+
+
+def _lb_state(survey: Survey, name: str) -> str:
+    """Return pd-lb's state; one that runs well but has no pair is ``not-ready``."""
+    status = survey.lb_health[0]
+    said = survey.statuses[name].state if name in survey.statuses else State.READY.value
+    if status == 200 or (status and said != State.READY):
+        return said
+    return "not-ready" if status else "silent"
 
 
 def _errors(survey: Survey) -> Iterator[str]:
@@ -108,9 +116,14 @@ def _pools(survey: Survey) -> Iterator[str]:
             yield f"{name} has almost no KV page free"
         if status.pages.get("quarantined"):
             yield f"{name} has {status.pages['quarantined']} pages in quarantine"
-        bad = sorted(peer for peer, state in status.peers.items() if state.split()[0] != "alive")
+        bad = sorted(peer for peer, state in status.peers.items() if _is_bad(state))
         if bad:
             yield f"{name} does not hear {', '.join(bad)}"
+
+
+def _is_bad(peer_state: str) -> bool:
+    """Whether a daemon's word about a peer is one of trouble (its first word is the state)."""
+    return peer_state.split()[:1] in (["suspect"], ["dead"], ["struck"])
 
 
 def _disagreements(survey: Survey) -> Iterator[str]:

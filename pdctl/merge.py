@@ -147,7 +147,7 @@ def _spans(story: Story, origin: float, now_s: float) -> Iterator[Span]:
             story.instance,
             line.at_s - origin,
             max(end - origin, line.at_s - origin),
-            _summary(notes),
+            _summary(notes) or story.facts.get("why", "") * (line.entered == "dispatch"),
             after is None,
         )
     yield from _kv_write(story, origin)
@@ -207,9 +207,9 @@ def _instance(told: Sequence[Story], role: str) -> str:
     for story in told:
         if story.role == role:
             return story.instance
-    for story in told:  # its own story is lost; the other side names it as its peer
-        if story.role in ("prefill", "decode") and story.peer:
-            return story.peer
+    for story in told:  # its own story is lost, but the others name it
+        if named := story.facts.get(role) or (story.peer if story.role != "lb" else ""):
+            return named
     return "?"
 
 

@@ -13,10 +13,11 @@ import msgspec
 
 from daemons.cluster.load import BOOTSTRAP_NAME, LB_NAME
 from daemons.cluster.model import Cluster
+from daemons.protocol.ids import room_hex
 from daemons.protocol.story import RoomRow, Story, WorkerStatus
 from daemons.protocol.topology import InstanceInfo
 from pdctl.client import Refused, Unreachable, call, get_json, message_of, together
-from pdctl.places import WORKERS, Place, places, with_phone_book
+from pdctl.places import Place, places, with_phone_book
 
 T = TypeVar("T")
 Trouble = Unreachable | Refused
@@ -29,8 +30,7 @@ class Survey:
     places: dict[str, Place]
     instances: dict[str, InstanceInfo]  # of the phone book; {} when it is silent
     phone_book_trouble: str  # "" when it answers
-    statuses: dict[str, WorkerStatus]  # of workers that answer
-    lb: dict[str, Any] | None  # pd-lb's /status as it came
+    statuses: dict[str, WorkerStatus]  # of workers and pd-lb, as far as they answer
     lb_health: tuple[int, str]  # status and text of its /health; (0, why) when silent
     troubles: dict[str, str]  # daemon -> why it gave no status
 
@@ -41,7 +41,8 @@ def look(cluster: Cluster) -> Survey:
     book = known[BOOTSTRAP_NAME]
     instances, trouble = phone_book(book)
     known = with_phone_book(known, instances)
-    asked = {name: place for name, place in known.items() if place.role in WORKERS and place.url}
+    tellers = {name: place for name, place in known.items() if name != BOOTSTRAP_NAME}
+    asked = {name: place for name, place in tellers.items() if place.url}
     answers = together(
         {name: _asking(f"{place.url}/status", WorkerStatus) for name, place in asked.items()}
     )
@@ -49,17 +50,15 @@ def look(cluster: Cluster) -> Survey:
     troubles = {
         name: str(said) for name, said in answers.items() if not isinstance(said, WorkerStatus)
     }
-    for name, place in known.items():
-        if place.role in WORKERS and not place.url:
+    for name, place in tellers.items():
+        if not place.url:
             troubles[name] = "not in the phone book"
-    lb_place = known[LB_NAME]
     return Survey(
         known,
         {info.instance: info for info in instances},
         trouble,
         statuses,
-        _lb_status(lb_place),
-        _health(lb_place),
+        _health(known[LB_NAME]),
         troubles,
     )
 
@@ -90,7 +89,7 @@ def stories_of(known: dict[str, Place], room: int) -> tuple[list[Story], dict[st
     def read(said: Any) -> list[Story]:
         return msgspec.convert(said["stories"], list[Story])
 
-    told, troubles = _ask_all(known, f"/rooms/{room}", read)
+    told, troubles = _ask_all(known, f"/rooms/{room_hex(room)}", read)
     return [story for stories in told.values() for story in stories], troubles
 
 
@@ -131,16 +130,6 @@ def _ask_all(
     troubles = {name: str(said) for name, said in answers.items() if not isinstance(said, list)}
     troubles |= {name: "not in the phone book" for name, place in tellers.items() if not place.url}
     return told, troubles
-
-
-def _lb_status(place: Place) -> dict[str, Any] | None:
-    if not place.url:
-        return None
-    try:
-        said = get_json(f"{place.url}/status")
-    except (Unreachable, Refused):
-        return None
-    return said if isinstance(said, dict) else None
 
 
 def _health(place: Place) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""``pdctl drain`` and ``undrain``: take a worker out of routing, wait for its rooms; put it back."""
+"""``pdctl drain`` and ``undrain``: a worker out of routing, its rooms finished; and back."""
 
 from __future__ import annotations
 

@@ -128,12 +128,6 @@ def _facts(survey: Survey, name: str) -> dict[str, Any]:
         "config_hash": None,
         "trouble": survey.troubles.get(name),
     }
-    if name == "lb" and survey.lb is not None:
-        kept = ("version", "up_s", "epoch", "ttft_p99_s", "itl_p99_s", "config_hash")
-        facts |= {key: survey.lb[key] for key in kept if survey.lb.get(key) is not None}
-        stages = survey.lb.get("rooms")
-        if isinstance(stages, dict):
-            facts |= {"rooms": sum(stages.values()), "rooms_by_stage": stages}
     if said is not None:
         facts |= {
             "version": said.version,
@@ -141,7 +135,9 @@ def _facts(survey: Survey, name: str) -> dict[str, Any]:
             "epoch": said.epoch,
             "rooms": sum(said.rooms.values()),
             "rooms_by_stage": said.rooms,
-            "kv_share": round(kv_share(said.pages, said.pages_total), 4),
+            "kv_share": round(kv_share(said.pages, said.pages_total), 4)
+            if said.pages_total
+            else None,
             "pages": said.pages,
             "rows": said.rows,
             "ttft_p99_s": said.ttft_p99_s,
