@@ -70,6 +70,7 @@ class Mailbox:
         monitor = next(m for m, p in self._monitors.items() if p == peer)
         del self._monitors[monitor]
         way.disable_monitor()
+        monitor.close(linger=0)
         way.close(linger=0)
         return monitor
 
@@ -120,6 +121,8 @@ class Mailbox:
         for way in self._ways.values():
             way.disable_monitor()
             way.close(linger=int(within_s * 1000))
+        for monitor in self._monitors:
+            monitor.close(linger=0)
         self._ways.clear()
         self._monitors.clear()
         self.inbox.close(linger=0)

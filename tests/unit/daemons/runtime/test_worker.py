@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from daemons.cluster.errors import OperatorError
+from daemons.protocol.ids import PeerId
+from daemons.runtime import worker
+
+
+def cluster_file(folder: Path) -> Path:
+    file = folder / "cluster.yaml"
+    file.write_text("name: t\nprefill: {p0: {}}\ndecode: {d0: {}}\n")
+    return file
+
+
+def test_the_flags_of_a_rank_name_its_life(tmp_path: Path) -> None:
+    seen: list[worker.Flags] = []
+    argv = ["--config", str(cluster_file(tmp_path)), "--instance", "p0"]
+    inner = ["--rank", "1", "--epoch", "77", "--link", "ipc:///x"]
+
+    def serve(flags: worker.Flags) -> int:
+        seen.append(flags)
+        return 5
+
+    assert worker.run("pd-prefill", "", serve, [*argv, *inner]) == 5
+    assert worker.run("pd-prefill", "", serve, argv) == 5
+    assert seen[0].me == PeerId("p0", 77, 1)
+    assert seen[0].link == "ipc:///x"
+    assert seen[1].link is None
+
+
+def test_a_bad_file_is_exit_78_with_what_and_hint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--config", str(tmp_path / "none.yaml"), "--instance", "p0"]
+    assert worker.run("pd-prefill", "", lambda _: 0, argv) == 78
+    said = capsys.readouterr().err
+    assert said.startswith("pd-prefill: cannot read ")
+    assert "\nhint: " in said
+
+
+def test_an_operator_error_of_the_daemon_is_exit_78_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def serve(_: worker.Flags) -> int:
+        raise OperatorError("no model x", "make it")
+
+    argv = ["--config", str(cluster_file(tmp_path)), "--instance", "p0"]
+    assert worker.run("pd-prefill", "", serve, argv) == 78
+    assert capsys.readouterr().err == "pd-prefill: no model x\nhint: make it\n"
+
+
+def test_a_taken_address_is_exit_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def serve(_: worker.Flags) -> int:
+        raise OSError(98, "Address already in use")
+
+    argv = ["--config", str(cluster_file(tmp_path)), "--instance", "p0"]
+    assert worker.run("pd-prefill", "", serve, argv) == 1
+    assert "Address already in use" in capsys.readouterr().err
