@@ -15,10 +15,11 @@ from aiohttp import web
 
 from daemons.front.answers import Answer
 from daemons.front.desk import Desk, stream
+from daemons.front.orders import Request, order
 from daemons.front.output import Order, Piece
 from daemons.front.rooms import Call
-from daemons.front.sampling import LogprobWishes, Wishes, sampling, stop_strings
-from daemons.front.validate import PairBody, Place, each, places, request_ids, timeout_s
+from daemons.front.sampling import LogprobWishes, Wishes
+from daemons.front.validate import PairBody, each, places, request_ids, timeout_s
 from daemons.runtime.http import Refusal, invalid, json_response, read_json
 
 DEFAULT_MAX_TOKENS = 128  # SGLang's
@@ -77,7 +78,7 @@ class GenerateApi:
         patience_s = timeout_s(request, self._desk.config)
         orders, batch = await self._orders(request, body, pair)
         text = self._desk.card.token_text if body.return_text_in_logprobs else None
-        answers = [Answer(order, text) for order in orders]
+        answers = [Answer(one, text) for one in orders]
         call = self._desk.call(orders, patience_s)
         if body.stream:
             return await self._streamed(request, call, answers, batched=batch)
@@ -98,7 +99,7 @@ class GenerateApi:
             return [{**body, "index": index} if batched else body]
 
         def named(refusal: Refusal) -> dict[str, object]:
-            rooms = [order.key.room for order in call.orders]
+            rooms = [one.key.room for one in call.orders]
             known = batched and refusal.room in rooms
             return {"index": rooms.index(refusal.room or 0)} if known else {}
 
@@ -115,11 +116,11 @@ class GenerateApi:
         count = len(given)
         found = places(pair, count, self._desk.config)
         rids = request_ids(request, body.rid, count)
-        wishes = each("sampling_params", body.sampling_params or Wishes(), count)
+        wishes: list[Wishes] = each("sampling_params", body.sampling_params or Wishes(), count)
         logprobs = _logprob_wishes(body, count)
         prompts = [await self._prompt(prompt) for prompt in given]
         orders = [
-            await self._order(*parts)
+            await order(self._desk, Request(*parts), DEFAULT_MAX_TOKENS)
             for parts in zip(found, prompts, wishes, logprobs, rids, strict=True)
         ]
         return orders, batch
@@ -127,38 +128,6 @@ class GenerateApi:
     async def _prompt(self, given: str | list[int]) -> tuple[int, ...]:
         card = self._desk.card
         return await card.tokens(given) if isinstance(given, str) else card.checked(given)
-
-    async def _order(
-        self,
-        place: Place,
-        prompt: tuple[int, ...],
-        wishes: Wishes,
-        logprobs: LogprobWishes,
-        rid: str,
-    ) -> Order:
-        if logprobs.prompt_start >= len(prompt):
-            raise invalid(
-                f"logprob_start_len: {logprobs.prompt_start}, the prompt has {len(prompt)} tokens"
-            )
-        told = sampling(
-            wishes,
-            logprobs,
-            key=place.key,
-            prompt_tokens=len(prompt),
-            limit=self._desk.limit,
-            default_max_tokens=DEFAULT_MAX_TOKENS,
-            card=self._desk.card,
-        )
-        return Order(
-            place.key,
-            prompt,
-            told,
-            await self._desk.prefill_of(place),
-            rid,
-            stop_strings(wishes),
-            skip_special_tokens=wishes.skip_special_tokens is not False,
-            keep_stop=wishes.no_stop_trim is True,
-        )
 
 
 def _given(body: GenerateBody) -> tuple[list[str | list[int]], bool]:

@@ -22,6 +22,17 @@ INLINE_CHARACTERS = 4096  # longer texts are tokenized off the event loop
 SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 
 
+def _byte_of_character() -> dict[str, int]:
+    """Return GPT-2's table: printable Latin-1 stands for itself, the rest from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    table = {chr(byte): byte for byte in printable}
+    others = [byte for byte in range(0x100) if byte not in set(printable)]
+    return table | {chr(0x100 + n): byte for n, byte in enumerate(others)}
+
+
+BYTE_OF = _byte_of_character()
+
+
 @dataclass(frozen=True, slots=True)
 class ModelCard:
     """Tokenizer, limits and chat template of a model."""
@@ -32,6 +43,7 @@ class ModelCard:
     context_tokens: int  # longest prompt + output that the model was made for
     eos_token_ids: tuple[int, ...]
     chat: ChatTemplate | None
+    byte_level: bool = False  # words are bytes in GPT-2's printable disguise
 
     async def tokens(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         """Return the tokens of a text.
@@ -64,6 +76,15 @@ class ModelCard:
         """Return the text of one token, special ones included."""
         return self.tokenizer.decode([id_], skip_special_tokens=False)
 
+    def token_bytes(self, id_: int) -> bytes:
+        """Return the bytes of one token, which need not be whole characters."""
+        word = self.tokenizer.id_to_token(id_) or ""
+        if self.byte_level and all(character in BYTE_OF for character in word):
+            return bytes(BYTE_OF[character] for character in word)
+        if len(word) == 6 and word.startswith("<0x") and word.endswith(">"):  # byte fallback
+            return bytes([int(word[3:5], 16)])
+        return self.token_text(id_).encode()
+
     def _encode(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:  # noqa: FBT001
         return tuple(self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
@@ -92,6 +113,7 @@ def load(directory: str) -> ModelCard:
         context,
         _eos(generation, config, settings, tokenizer),
         _chat(path, settings),
+        byte_level="ByteLevel" in str(tokenizer.decoder),
     )
 
 

@@ -43,6 +43,8 @@ EOF_S = 2.0  # one that reads the end of its standard input ends within
 TERM_S = 2.0  # and one that was sent SIGTERM within
 SOCKET_PATH_LIMIT = 100  # bytes, of 108 that the kernel allows
 
+TakeOutputs = Callable[[Outputs], None]
+TakeLookUp = Callable[[int, LookUp], None]
 Process = asyncio.subprocess.Process
 
 
@@ -64,16 +66,8 @@ class Silent(Exception):
 class Ranks:
     """Starts ranks and speaks with them."""
 
-    def __init__(
-        self,
-        argvs: Sequence[Sequence[str]],
-        *,
-        outputs: Callable[[Outputs], None],
-        look_up: Callable[[int, LookUp], None],
-    ) -> None:
+    def __init__(self, argvs: Sequence[Sequence[str]]) -> None:
         self._argvs = [tuple(argv) for argv in argvs]
-        self._outputs = outputs
-        self._look_up = look_up
         self._context = zmq.asyncio.Context()
         self._folder = _private_folder()
         self._links: list[Link] = []
@@ -89,12 +83,14 @@ class Ranks:
         """Addresses of the links, by rank."""
         return [link.address for link in self._links]
 
-    def listen(self) -> None:
-        """Bind the links."""
+    def listen(self, outputs: TakeOutputs, look_up: TakeLookUp) -> None:
+        """Bind the links; what comes goes to ``outputs`` and, with its rank, to ``look_up``."""
         for rank in range(len(self._argvs)):
             self._ready.append(asyncio.get_running_loop().create_future())
             address = f"ipc://{self._folder / f'rank{rank}'}"
-            self._links.append(Link(self._context, address, partial(self._heard, rank)))
+            self._links.append(
+                Link(self._context, address, partial(self._heard, outputs, look_up, rank))
+            )
 
     async def spawn(self) -> None:
         """Start the processes.
@@ -182,17 +178,19 @@ class Ranks:
         if self._watches:
             await asyncio.wait(self._watches, timeout=within_s)
 
-    def _heard(self, rank: int, message: ToFront) -> None:
+    def _heard(
+        self, outputs: TakeOutputs, look_up: TakeLookUp, rank: int, message: ToFront
+    ) -> None:
         match message:
             case Outputs():
                 if rank == 0:
-                    self._outputs(message)
+                    outputs(message)
             case Snapshot(question=question, body=body):
                 waiting = self._answers.get((rank, question))
                 if waiting is not None and not waiting.done():
                     waiting.set_result(body)
             case LookUp():
-                self._look_up(rank, message)
+                look_up(rank, message)
             case RankReady():
                 if not self._ready[rank].done():
                     self._ready[rank].set_result(message)

@@ -1,10 +1,93 @@
-"""Runs a front: ranks, link, HTTP, registration, drain."""
+"""Runs a front: ranks, HTTP, registration, and the way out.
+
+HTTP listens from the beginning and says 503 with the reason until every rank can serve. The
+instance is one: when a rank dies, open requests get an error, and the front ends with it. A first
+SIGTERM drains (leave routing, let rooms end, then stop), a second one stops at once.
+READY=1 goes to systemd once the phone book knows us, or after a while without it: our health
+depends on no peer.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from contextlib import AsyncExitStack
+
+import aiohttp
+import structlog
+
+from daemons.cluster.errors import OperatorError
+from daemons.front import model_card
 from daemons.front.config import FrontConfig
+from daemons.front.control_api import ControlApi
+from daemons.front.course import Course
+from daemons.front.desk import Desk
+from daemons.front.generate_api import GenerateApi
+from daemons.front.life import Life
+from daemons.front.lookups import LookUps
+from daemons.front.metrics import Meter
+from daemons.front.openai_api import OpenAiApi
+from daemons.front.pulse import Pulse
+from daemons.front.ranks import Ranks
+from daemons.front.rooms import OpenRooms
+from daemons.runtime import log
+from daemons.runtime.http import make_app, run_site
+from daemons.runtime.log import logger
+from daemons.runtime.phonebook import PhoneBook
+from daemons.runtime.program import EXIT_BAD_CONFIG, EXIT_FAILED, Stop
+
+GOODBYE_S = 1.0  # open requests write their errors within
 
 
 def run(config: FrontConfig) -> int:
-    """Serve until SIGTERM, SIGINT or a death; return the exit code (0 drained, 1 anything else)."""
-    raise NotImplementedError
+    """Serve until SIGTERM, SIGINT or a death; return the exit code.
+
+    0: stopped by a signal; 78: the model's directory or a rank's command is no good; 1: else.
+    """
+    if not structlog.is_configured():
+        log.configure(config.instance, config.role.value)
+    try:
+        return asyncio.run(serve(config))
+    except OperatorError as error:
+        logger().error("front.failed", what=error.what, hint=error.hint)
+        return EXIT_BAD_CONFIG
+    except OSError as error:  # most of all: the address is taken
+        logger().error("front.failed", what=str(error))
+        return EXIT_FAILED
+
+
+async def serve(config: FrontConfig, stop: Stop | None = None) -> int:
+    """Serve in a running event loop; ``stop`` replaces the signals of the process.
+
+    Raises:
+        OperatorError, OSError: see :func:`run`.
+    """
+    asked = stop if stop is not None else Stop()
+    if stop is None:
+        asked.listen()
+    async with AsyncExitStack() as stack:
+        course = await _built(config, stack)
+        return await course.run(asked)
+
+
+async def _built(config: FrontConfig, stack: AsyncExitStack) -> Course:
+    """Return everything built and HTTP open; ``stack`` takes it down again."""
+    card = await asyncio.to_thread(model_card.load, config.model_dir)
+    session = await stack.enter_async_context(aiohttp.ClientSession())
+    book = PhoneBook(config.bootstrap_url, session)
+    meter = Meter()
+    ranks = Ranks(config.rank_argv)
+    stack.push_async_callback(ranks.close)
+    rooms = OpenRooms(ranks.tell, meter)
+    look_ups = LookUps(book, ranks.tell_rank)
+    stack.push_async_callback(look_ups.close)
+    ranks.listen(lambda outputs: rooms.deliver(outputs.items), look_ups.ask)
+    desk = Desk(config, card, Life(config.instance), ranks, book, rooms, meter, time.monotonic())
+    pulse = Pulse(desk)
+    app = make_app(body_bytes_limit=config.max_body_bytes)
+    for api in (GenerateApi(desk), OpenAiApi(desk), ControlApi(desk, pulse)):
+        api.add_to(app)
+    site = await run_site(app, config.bind, config.port, stop_s=GOODBYE_S)
+    stack.push_async_callback(site.close)
+    logger().info("http.listening", url=site.url)
+    return Course(desk, ranks, pulse, site)
