@@ -177,6 +177,7 @@ def test_a_peer_that_closes_is_told_and_a_knock_at_its_port_proves_its_end(bench
             super().handle(event, now)
             match event:
                 case Submitted():
+                    bench.wake.post("close")
                     return [connect, SendHeartbeat(PEER)]
                 case "close":
                     assert bench.peer.inbox.poll(5000)
@@ -190,7 +191,6 @@ def test_a_peer_that_closes_is_told_and_a_knock_at_its_port_proves_its_end(bench
 
     core = Closing()
     bench.say(SUBMIT)
-    bench.wake.post("close")
     assert bench.loop.run(core, PlainShell()) == 0
     assert ConnectionLost(PEER) in core.events
     assert Probed(PEER, refused=True) in core.events
