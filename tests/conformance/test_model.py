@@ -7,8 +7,6 @@ import random
 
 import pytest
 import torch
-from tests.support.checkpoints import KINDS, POSITIONS, VOCABULARY, checkpoint
-from tests.support.engines import Talk, begin, hand_over, prefill, step, talk_on
 from tokenizers import Tokenizer
 
 from daemons.cluster.model import DEFAULT_MODEL
@@ -17,6 +15,8 @@ from daemons.engine.config import EngineConfig
 from daemons.engine.engine import Engine
 from daemons.protocol.generate import Sampling
 from daemons.protocol.ids import RoomKey
+from tests.support.checkpoints import KINDS, POSITIONS, VOCABULARY, checkpoint
+from tests.support.engines import Talk, begin, hand_over, prefill, step, talk_on
 
 TOKENS = 8  # said after each prompt
 CHUNK = 32
@@ -95,7 +95,7 @@ def test_a_room_alone_says_what_transformers_says(kind: str) -> None:
 @pytest.mark.parametrize("page_size", [1, 16, 64])
 @pytest.mark.parametrize("kind", MAIN_KINDS)
 def test_rooms_in_one_batch_at_various_stages_say_what_transformers_says(
-    kind: str, page_size: int, scattered: bool
+    *, kind: str, page_size: int, scattered: bool
 ) -> None:
     engine = engine_of(kind, page_size)
     talks = talks_of(engine, LENGTHS, scattered=scattered)

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from daemons.cluster.errors import OperatorError
+from daemons.engine.device import Place
+from daemons.engine.models import MODELS, load_model, read_spec
+from tests.support.checkpoints import KINDS, checkpoint, write_checkpoint
+
+PLACE = Place(torch.device("cpu"), torch.float32)
+
+
+def test_every_architecture_of_the_table_has_a_checkpoint_in_the_tests() -> None:
+    assert {read_spec(checkpoint(kind)).architecture for kind in KINDS} == set(MODELS)
+
+
+@pytest.mark.parametrize("names", [["MambaForCausalLM"], [], None])
+def test_an_unknown_architecture_is_named_with_what_is_served(
+    tmp_path: Path, names: list[str] | None
+) -> None:
+    write_checkpoint(tmp_path, "llama", architectures=names)
+    with pytest.raises(OperatorError, match="is not served") as caught:
+        load_model(tmp_path, PLACE)
+    assert (names or ["(none)"])[0] in caught.value.what
+    assert all(name in caught.value.hint for name in MODELS)
+
+
+def test_a_configuration_that_lacks_a_size_names_it(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "llama")
+    path = tmp_path / "config.json"
+    path.write_text(path.read_text().replace("num_hidden_layers", "layers"))
+    with pytest.raises(OperatorError, match="num_hidden_layers"):
+        load_model(tmp_path, PLACE)
+
+
+def test_weights_that_do_not_fit_the_configuration_are_refused(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "llama")
+    path = tmp_path / "config.json"
+    path.write_text(path.read_text().replace('"intermediate_size": 96', '"intermediate_size": 95'))
+    with pytest.raises(OperatorError, match=r"mlp\..*shape \[96, 64\].*\[95, 64\]"):
+        load_model(tmp_path, PLACE)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from daemons.engine.batch import fault, lay_out
+from daemons.engine.step import Item
+from daemons.protocol.ids import RoomKey
+
+KEY = RoomKey(1, 1)
+
+
+def item(tokens: int, start: int, *pages: int) -> Item:
+    return Item(KEY, tuple(range(10, 10 + tokens)), start, pages, samples=True)
+
+
+def test_items_lie_behind_each_other_at_their_positions_and_slots() -> None:
+    items = [item(3, 2, 5, 1), item(1, 4, 0, 1)]
+    batch = lay_out(items, 4, torch.device("cpu"))
+    assert batch.ids.tolist() == [10, 11, 12, 10]
+    assert batch.positions.tolist() == [2, 3, 4, 4]
+    assert batch.slots.tolist() == [5 * 4 + 2, 5 * 4 + 3, 1 * 4, 1 * 4]
+    assert [(span.first, span.last, span.context) for span in batch.spans] == [(0, 2, 5), (3, 3, 5)]
+
+
+def test_a_span_has_only_the_pages_in_use_and_knows_whether_they_are_neighbours() -> None:
+    spare, scattered, backwards = lay_out(
+        [item(4, 0, 7, 3), item(5, 0, 7, 3), item(5, 0, 3, 2)], 4, torch.device("cpu")
+    ).spans
+    assert (spare.pages, spare.contiguous) == ((7,), True)
+    assert (scattered.pages, scattered.contiguous) == ((7, 3), False)
+    assert (backwards.pages, backwards.contiguous) == ((3, 2), False)
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (Item(KEY, (), 0, (0,), True), "without tokens"),
+        (Item(KEY, (1,), -1, (0,), True), "negative"),
+        (Item(KEY, (1,), 32, (0, 1, 2, 3, 4, 5, 6, 7, 8), True), "33 tokens, the model's limit"),
+        (Item(KEY, (100,), 0, (0,), True), "token id outside 0..99"),
+        (Item(KEY, (-1,), 0, (0,), True), "token id outside"),
+        (Item(KEY, (1,) * 5, 0, (0,), True), "1 pages for 5 tokens, 2 are needed"),
+        (Item(KEY, (1,), 0, (16,), True), "page outside 0..15"),
+        (Item(KEY, (1,), 0, (-1,), True), "page outside"),
+    ],
+)
+def test_a_fault_says_what_is_wrong(bad: Item, reason: str) -> None:
+    assert reason in fault(bad, vocab_size=100, max_model_len=32, pages=16, page_size=4)
+
+
+def test_an_item_at_every_limit_has_no_fault() -> None:
+    good = Item(KEY, (99, 0), 30, tuple(range(8, 16)), True)
+    assert fault(good, vocab_size=100, max_model_len=32, pages=16, page_size=4) == ""

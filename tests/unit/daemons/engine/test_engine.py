@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import ctypes
+import json
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from daemons.cluster.errors import OperatorError
+from daemons.engine.config import EngineConfig
+from daemons.engine.engine import Engine, eos_token_ids
+from daemons.engine.step import Item, Sequence
+from daemons.protocol.generate import Sampling
+from daemons.protocol.ids import RoomKey
+from tests.support.checkpoints import EOS, POSITIONS, VOCABULARY, checkpoint, write_checkpoint
+from tests.support.engines import GREEDY, Talk, begin, talk_on
+
+CONFIG = EngineConfig(device="cpu", dtype="fp32", page_size=16, kv_tokens=1024)
+KEY, OTHER = RoomKey(1, 1), RoomKey(2, 1)
+PROMPT = (5, 6, 7, 8)
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return Engine.load(CONFIG, checkpoint("llama"))
+
+
+def greedy_first(engine: Engine) -> int:
+    """Return what a fresh room says first after PROMPT."""
+    talk = Talk(RoomKey(99, 1), PROMPT, (63,))
+    begin(engine, [talk])
+    talk_on(engine, [talk], 1)
+    engine.end(talk.key)
+    return talk.tokens[0]
+
+
+def test_a_loaded_engine_tells_its_sizes(engine: Engine) -> None:
+    assert (engine.pages, engine.page_size) == (64, 16)
+    assert (engine.vocab_size, engine.max_model_len) == (VOCABULARY, POSITIONS)
+    assert engine.eos_token_ids == (EOS,)
+    assert Engine.load(CONFIG, checkpoint("llama"), kv_tokens=100).pages == 6
+
+
+def test_the_regions_lie_within_the_pools_memory(engine: Engine) -> None:
+    address, size = engine.kv_memory()
+    regions = engine.kv_regions()
+    assert regions[0].address == address
+    assert regions[-1].address + engine.pages * regions[-1].page_bytes == address + size
+
+
+def test_equal_models_have_equal_fingerprints_and_others_do_not(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "same", "llama")
+    write_checkpoint(tmp_path / "theta", "llama", rope_theta=20000.0)
+    write_checkpoint(tmp_path / "seed", "llama", seed=1)
+
+    def name(directory: Path) -> str:
+        return Engine.load(CONFIG, directory).fingerprint.model
+
+    own = name(checkpoint("llama"))
+    assert name(tmp_path / "same") == own
+    assert len({own, name(tmp_path / "theta"), name(tmp_path / "seed")}) == 3
+
+
+def test_the_fingerprint_tells_type_and_shape_of_the_pages() -> None:
+    config = EngineConfig(device="cpu", dtype="bf16", page_size=64, kv_tokens=1024)
+    print_ = Engine.load(config, checkpoint("qwen3")).fingerprint
+    assert (print_.dtype, print_.page_size) == ("bf16", 64)
+    assert (print_.layers, print_.kv_heads, print_.head_dim) == (2, 2, 32)
+
+
+def test_an_item_that_cannot_run_has_its_error_and_the_others_go_on(engine: Engine) -> None:
+    wanted = greedy_first(engine)
+    begin(engine, [Talk(KEY, PROMPT, ()), Talk(OTHER, PROMPT, ())])
+    unknown = RoomKey(7, 1)
+    results = engine.forward(
+        [
+            Item(unknown, PROMPT, 0, (0,), True),
+            Item(OTHER, PROMPT, 0, (64,), True),
+            Item(KEY, PROMPT, 0, (3,), True),
+            Item(KEY, PROMPT, 0, (4,), True),
+        ]
+    )
+    assert [result.key for result in results] == [unknown, OTHER, KEY, KEY]
+    assert "has not begun" in results[0].error
+    assert "page outside 0..63" in results[1].error
+    assert results[2].error == ""
+    assert results[2].token is not None
+    assert results[2].token.id == wanted
+    assert "twice" in results[3].error
+
+
+def test_a_batch_of_errors_alone_runs_nothing(engine: Engine) -> None:
+    assert engine.forward([]) == []
+    (result,) = engine.forward([Item(KEY, PROMPT, 0, (0,), True)])
+    assert result.token is None
+
+
+def test_ending_is_idempotent_and_a_room_may_begin_again(engine: Engine) -> None:
+    wanted = greedy_first(engine)
+    engine.end(KEY)
+    for _ in range(2):
+        engine.begin(Sequence(KEY, GREEDY, PROMPT))
+    (result,) = engine.forward([Item(KEY, PROMPT, 0, (0,), True)])
+    assert result.token is not None
+    assert result.token.id == wanted
+    engine.end(KEY)
+    engine.end(KEY)
+    (result,) = engine.forward([Item(KEY, PROMPT, 0, (0,), True)])
+    assert "has not begun" in result.error
+
+
+def test_a_chunk_that_does_not_sample_chooses_no_token(engine: Engine) -> None:
+    begin(engine, [Talk(KEY, PROMPT, ())])
+    (result,) = engine.forward([Item(KEY, PROMPT[:2], 0, (0,), False)])
+    assert (result.token, result.error) == (None, "")
+
+
+def test_log_probabilities_are_of_the_raw_logits(engine: Engine) -> None:
+    plain = Talk(KEY, PROMPT, (0,), Sampling(temperature=0, logprobs=2))
+    warm = Talk(OTHER, PROMPT, (1,), Sampling(temperature=5.0, top_k=1, min_p=0.5, logprobs=2))
+    silent = Talk(RoomKey(3, 1), PROMPT, (2,))
+    talks = [plain, warm, silent]
+    begin(engine, talks)
+    talk_on(engine, talks, 1)
+    assert plain.said[0].logprob == pytest.approx(warm.said[0].logprob)
+    assert plain.said[0].top[0] == (plain.said[0].id, plain.said[0].logprob)
+    assert len(warm.said[0].top) == 2
+    assert (silent.said[0].logprob, silent.said[0].top) == (None, ())
+
+
+def test_prompt_log_probabilities_begin_where_they_are_wanted(engine: Engine) -> None:
+    whole = Talk(KEY, PROMPT, (0,), Sampling(temperature=0, prompt_logprobs=0))
+    part_asked = Sampling(temperature=0, prompt_logprobs=0, prompt_logprobs_start=2)
+    part = Talk(OTHER, PROMPT, (1,), part_asked)
+    begin(engine, [whole, part])
+    talk_on(engine, [whole, part], 1, chunk=2)
+    assert [token.id for token in whole.prompt_logprobs] == list(PROMPT)
+    assert whole.prompt_logprobs[0].logprob is None
+    assert part.prompt_logprobs == whole.prompt_logprobs[2:]
+
+
+def test_a_prompt_log_probability_whose_past_was_not_run_is_an_error(engine: Engine) -> None:
+    begin(engine, [Talk(KEY, PROMPT, (), Sampling(prompt_logprobs=0, prompt_logprobs_start=2))])
+    (result,) = engine.forward([Item(KEY, PROMPT[2:], 2, (0,), True)])
+    assert "1 was not run" in result.error
+    (result,) = engine.forward([Item(KEY, PROMPT[1:], 1, (0,), True)])
+    assert [token.id for token in result.prompt_logprobs] == list(PROMPT[2:])
+
+
+def test_logits_that_are_not_finite_fail_their_room_alone(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "llama")
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    tensors["model.embed_tokens.weight"][9] = float("nan")
+    save_file(tensors, path, {"format": "pt"})
+    engine = Engine.load(CONFIG, tmp_path)
+    begin(engine, [Talk(KEY, (9,), ()), Talk(OTHER, (8,), ())])
+    bad, good = engine.forward([Item(KEY, (9,), 0, (0,), True), Item(OTHER, (8,), 0, (1,), True)])
+    assert "not finite" in bad.error
+    assert good.token is not None
+
+
+def test_warming_up_leaves_no_trace(engine: Engine) -> None:
+    wanted = greedy_first(engine)
+    fresh = Engine.load(CONFIG, checkpoint("llama"))
+    fresh.warm_up()
+    address, size = fresh.kv_memory()
+    assert not any(ctypes.string_at(address, size))
+    assert greedy_first(fresh) == wanted
+
+
+@pytest.mark.parametrize("kv_tokens", [16, 32])
+def test_the_smallest_pool_can_be_warmed_up(kv_tokens: int) -> None:
+    Engine.load(CONFIG, checkpoint("llama"), kv_tokens=kv_tokens).warm_up()
+
+
+def test_a_lane_thread_may_run_what_another_thread_loaded(engine: Engine) -> None:
+    wanted, found = greedy_first(engine), []
+    lane = threading.Thread(target=lambda: found.append(greedy_first(engine)))
+    lane.start()
+    lane.join(timeout=60)
+    assert found == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (EngineConfig(device="cpu", max_model_len=POSITIONS + 1), "was made for 512"),
+        (EngineConfig(device="cpu", page_size=64, kv_tokens=32), "0 pages of 64"),
+    ],
+)
+def test_a_size_that_cannot_be_is_the_operators_error(config: EngineConfig, words: str) -> None:
+    with pytest.raises(OperatorError, match=words):
+        Engine.load(config, checkpoint("llama"))
+
+
+def test_a_shorter_limit_holds() -> None:
+    config = EngineConfig(device="cpu", kv_tokens=1024, max_model_len=3)
+    engine = Engine.load(config, checkpoint("llama"))
+    begin(engine, [Talk(KEY, PROMPT, ())])
+    (result,) = engine.forward([Item(KEY, PROMPT, 0, (0,), True)])
+    assert "limit is 3" in result.error
+
+
+def test_ends_of_text_come_from_the_generation_config_then_the_config(tmp_path: Path) -> None:
+    assert eos_token_ids(tmp_path) == ()
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 3}))
+    assert eos_token_ids(tmp_path) == (3,)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [4, 5]}))
+    assert eos_token_ids(tmp_path) == (4, 5)
+
+
+def test_bf16_says_almost_what_fp32_says() -> None:
+    config = EngineConfig(device="cpu", dtype="bf16", kv_tokens=1024)
+    exact, rough = (
+        Engine.load(CONFIG, checkpoint("llama")),
+        Engine.load(config, checkpoint("llama")),
+    )
+    asked = Sampling(temperature=0, prompt_logprobs=0)
+    pairs = []
+    for engine in engines:
+        talk = Talk(KEY, tuple(range(3, 60)), (0, 1, 2, 3), asked)
+        begin(engine, [talk])
+        talk_on(engine, [talk], 1)
+        pairs.append(torch.tensor([token.logprob for token in talk.prompt_logprobs[1:]]))
+    assert (pairs[0] - pairs[1]).abs().mean() < 0.3

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from daemons.engine.room import RoomState, begin_room, judged_positions
+from daemons.engine.step import Item, Sequence
+from daemons.protocol.generate import Sampling
+from daemons.protocol.ids import RoomKey
+
+KEY = RoomKey(1, 1)
+PROMPT = (4, 5, 5, 6)
+
+
+def room(sampling: Sampling, output: tuple[int, ...] = ()) -> RoomState:
+    return begin_room(Sequence(KEY, sampling, PROMPT, output), 10)
+
+
+def item(start: int, tokens: int) -> Item:
+    return Item(KEY, (1,) * tokens, start, (0,), samples=False)
+
+
+def test_nothing_is_counted_for_a_room_without_penalties() -> None:
+    state = room(Sampling())
+    assert (state.seen, state.counts) == (None, None)
+
+
+def test_a_repetition_penalty_is_about_prompt_and_output() -> None:
+    state = room(Sampling(repetition_penalty=1.5), output=(7,))
+    state.add(8)
+    assert state.seen is not None
+    assert state.seen.nonzero().flatten().tolist() == [4, 5, 6, 7, 8]
+    assert state.output == [7, 8]
+
+
+def test_frequency_and_presence_are_about_the_output_alone() -> None:
+    state = room(Sampling(frequency_penalty=0.1), output=(7,))
+    state.add(7)
+    assert state.counts is not None
+    assert state.counts.tolist() == [0, 0, 0, 0, 0, 0, 0, 2, 0, 0]
+
+
+@pytest.mark.parametrize(("prompt", "output"), [((10,), ()), ((-1,), ()), ((1,), (10,))])
+def test_a_token_outside_the_vocabulary_is_refused(
+    prompt: tuple[int, ...], output: tuple[int, ...]
+) -> None:
+    with pytest.raises(ValueError, match=r"outside 0\.\.9"):
+        begin_room(Sequence(KEY, Sampling(), prompt, output), 10)
+
+
+def test_judged_are_the_prompt_positions_of_an_item_from_the_wanted_start_on() -> None:
+    state = room(Sampling(prompt_logprobs=0, prompt_logprobs_start=1))
+    assert judged_positions(state, item(0, 4)) == range(1, 4)
+    assert judged_positions(state, item(2, 1)) == range(2, 3)
+    assert judged_positions(state, item(3, 5)) == range(3, 4)
+    assert not judged_positions(state, item(4, 1))
+
+
+def test_nothing_is_judged_when_nobody_asked() -> None:
+    assert not judged_positions(room(Sampling()), item(0, 4))
