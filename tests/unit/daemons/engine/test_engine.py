@@ -215,10 +215,7 @@ def test_ends_of_text_come_from_the_generation_config_then_the_config(tmp_path: 
 
 def test_bf16_says_almost_what_fp32_says() -> None:
     config = EngineConfig(device="cpu", dtype="bf16", kv_tokens=1024)
-    exact, rough = (
-        Engine.load(CONFIG, checkpoint("llama")),
-        Engine.load(config, checkpoint("llama")),
-    )
+    engines = [Engine.load(either, checkpoint("llama")) for either in (CONFIG, config)]
     asked = Sampling(temperature=0, prompt_logprobs=0)
     pairs = []
     for engine in engines:
