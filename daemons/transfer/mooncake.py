@@ -1,0 +1,162 @@
+"""Mooncake's transfer engine behind the four verbs: RDMA where there is a device, else TCP.
+
+One engine receives; its address is the session. Every peer is written to by an engine of its
+own (``mooncake_sender``), which is ended whenever a write fails, before the caller hears of it:
+that, and not Mooncake's return code, says that nothing leaves any more.
+
+Whoever reaches an engine's ports can write into registered memory: there is no authentication.
+Ports 15000-17000 belong behind a firewall that lets only the cluster in.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Lock
+from typing import Any
+
+from daemons.cluster.errors import OperatorError
+from daemons.transfer import mooncake_env, sockets
+from daemons.transfer.backend import Copy, PeerGone, Region, WriteCut
+from daemons.transfer.config import TransferConfig
+from daemons.transfer.memory import Registered
+from daemons.transfer.mooncake_engine import Engine, end_all
+from daemons.transfer.mooncake_sender import Limits, Sender
+
+PEERS_LIMIT = 128  # engines kept for peers; the one unused longest goes first
+DEVICES = Path("/sys/class/infiniband")
+
+
+def create(config: TransferConfig, host: str) -> Mooncake:
+    """Start Mooncake in this process.
+
+    Raises:
+        OperatorError: it cannot run here, or not over the protocol that ``config`` asks for.
+    """
+    return Mooncake(mooncake_env.load(config, host), config, host)
+
+
+@dataclass(slots=True)
+class Peer:
+    """A session that we have written to, and its engine while there is one."""
+
+    lock: Lock = field(default_factory=Lock)
+    sender: Sender | None = None
+
+
+class Mooncake:
+    """See ``TransferBackend``."""
+
+    def __init__(self, module: Any, config: TransferConfig, host: str) -> None:
+        """``module`` is ``mooncake.engine``, imported under the settings of ``config``."""
+        self._module = module
+        self._config = config
+        self._host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+        self._memory = Registered()
+        self._lock = Lock()
+        self._peers: OrderedDict[str, Peer] = OrderedDict()
+        self._closing = Event()
+        before = sockets.listening(mooncake_env.PORTS)
+        self._receiver = Engine(module, self._host, config.device)
+        opened = sockets.listening(mooncake_env.PORTS) - before - {self._receiver.port}
+        self._transport = _transport(config, tcp=bool(opened))
+
+    @property
+    def session(self) -> str:
+        return f"{self._host}:{self._receiver.port}"
+
+    @property
+    def transport(self) -> str:
+        return self._transport
+
+    def register(self, regions: Sequence[Region]) -> None:
+        with self._lock:
+            self._memory.add(regions)
+            peers = list(self._peers.values())
+        self._receiver.register(regions)
+        for peer in peers:
+            with peer.lock:
+                if peer.sender is not None:
+                    peer.sender.engine.register(regions)
+
+    def write(self, peer: str, copies: Sequence[Copy]) -> None:
+        self._memory.check_sources(copies)
+        if not copies:
+            return
+        while not self._written(peer, copies):
+            pass  # the peer was forgotten between look-up and lock
+
+    def close(self) -> None:
+        self._closing.set()
+        engines = [self._receiver]
+        with self._lock:
+            peers = list(self._peers.values())
+            self._peers.clear()
+        for peer in peers:
+            with peer.lock:
+                if peer.sender is not None:
+                    engines.append(peer.sender.engine)
+                    peer.sender = None
+        end_all(engines)
+
+    def _written(self, session: str, copies: Sequence[Copy]) -> bool:
+        known = self._peer(session)
+        with known.lock:
+            if self._closing.is_set():
+                raise AssertionError("a write after close")
+            if self._peers.get(session) is not known:
+                return False
+            if known.sender is None:
+                known.sender = self._sender(session)
+            try:
+                known.sender.open()
+                known.sender.push(copies)
+            except (PeerGone, WriteCut):
+                if not known.sender.opening:  # else the next write waits for the same answer
+                    sender, known.sender = known.sender, None
+                    sender.end()
+                raise
+        return True
+
+    def _peer(self, session: str) -> Peer:
+        with self._lock:
+            known = self._peers.setdefault(session, Peer())
+            self._peers.move_to_end(session)
+            spare = list(self._peers.items())[:-PEERS_LIMIT]
+        for name, old in spare:
+            if old.lock.acquire(blocking=False):
+                try:
+                    self._forget(name, old)
+                finally:
+                    old.lock.release()
+        return known
+
+    def _forget(self, name: str, peer: Peer) -> None:
+        with self._lock:
+            if self._peers.get(name) is peer:
+                del self._peers[name]
+        if peer.sender is not None:
+            peer.sender.end()
+            peer.sender = None
+
+    def _sender(self, session: str) -> Sender:
+        engine = Engine(self._module, self._host, self._config.device)
+        if self._memory.regions:
+            engine.register(self._memory.regions)
+        limits = Limits(self._config.batch_copies, self._config.write_timeout_s)
+        return Sender(engine, session, limits, self._closing)
+
+
+def _transport(config: TransferConfig, *, tcp: bool) -> str:
+    """Name the carrier: with TCP an engine listens for data besides its own port."""
+    devices = sorted(path.name for path in DEVICES.iterdir()) if DEVICES.is_dir() else []
+    if not tcp:
+        return f"rdma {config.device or ','.join(devices)}"
+    if config.protocol == "rdma":
+        raise OperatorError(
+            f"Mooncake uses TCP, not RDMA; devices: {', '.join(devices) or 'none'}",
+            "transfer.protocol: auto takes what there is; ibv_devinfo shows what is usable",
+        )
+    return "tcp"
