@@ -22,7 +22,7 @@ STOPS_LIMIT = 64  # stop strings of one request
 STOP_LENGTH_LIMIT = 1024  # characters of one stop string
 STOP_TOKENS_LIMIT = 256
 
-Seed = Annotated[int, msgspec.Meta(ge=-(2**63), lt=2**64)]
+Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 NOT_YET = ("json_schema", "regex", "ebnf", "structural_tag", "stop_regex", "logit_bias")
 
 
