@@ -159,7 +159,8 @@ def _open(
             response = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(f"{url}: {_words(error)}") from error
-        yield response
+        with response:
+            yield response
     finally:
         connection.close()
 

@@ -43,7 +43,6 @@ class View:
     names: Sequence[str] = ()
     wide_only: Sequence[str] = ()
     above: Sequence[tuple[str, str]] = ()  # (text, style) of the lines over the table
-    below: Sequence[tuple[str, str]] = ()
     styles: dict[str, str] = field(default_factory=dict)  # word in a cell -> style
 
 
@@ -113,18 +112,19 @@ def _draw(view: View, *, wide: bool) -> None:
     from rich.text import Text
 
     out = console()
-    for words, style in view.above:
-        out.print(Text(words, style=style), soft_wrap=True)
-    if view.columns:
-        kept = [i for i, name in enumerate(view.columns) if wide or name not in view.wide_only]
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        for i in kept:
-            table.add_column(view.columns[i], no_wrap=True, overflow="ellipsis")
-        for row in view.rows:
-            table.add_row(*(Text(row[i], style=view.styles.get(row[i], "")) for i in kept))
-        out.print(table)
-    for words, style in view.below:
-        out.print(Text(words, style=style), soft_wrap=True)
+    with out.capture() as drawn:  # rich by itself would end the process on a broken pipe
+        for words, style in view.above:
+            out.print(Text(words, style=style), soft_wrap=True)
+        if view.columns:
+            kept = [i for i, name in enumerate(view.columns) if wide or name not in view.wide_only]
+            table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+            for i in kept:
+                table.add_column(view.columns[i], no_wrap=True, overflow="ellipsis")
+            for row in view.rows:
+                table.add_row(*(Text(row[i], style=view.styles.get(row[i], "")) for i in kept))
+            out.print(table)
+    sys.stdout.write(drawn.get())
+    sys.stdout.flush()
 
 
 def duration(seconds: float) -> str:

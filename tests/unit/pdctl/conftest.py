@@ -1,0 +1,58 @@
+"""Fixtures: a cluster of fake daemons, and pdctl as a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pdctl.__main__ import run
+from tests.support.fake_fleet import (
+    DECODE_ROOMS,
+    PREFILL_ROOMS,
+    FakeDaemon,
+    Fleet,
+    Said,
+    worker_status,
+)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    daemons = [FakeDaemon().start() for _ in range(4)]
+    bootstrap, p0, d0, lb = daemons
+    config = tmp_path / "cluster.yaml"
+    config.write_text(
+        f"name: fake\nbootstrap: {{port: {bootstrap.port}}}\nlb: {{port: {lb.port}}}\n"
+        "prefill: {p0: {}}\ndecode: {d0: {}}\n"
+    )
+    built = Fleet(config, bootstrap, p0, d0, lb)
+    bootstrap.routes["/instances"] = 200, built.instances()
+    p0.routes["/status"] = 200, worker_status("p0", "prefill", PREFILL_ROOMS, ttft_p99_s=0.812)
+    d0.routes["/status"] = 200, worker_status("d0", "decode", DECODE_ROOMS, itl_p99_s=0.038)
+    lb_status = worker_status("lb", "lb", {"dispatch": 0, "stream": 4}, pages={}, pages_total=0)
+    lb.routes["/status"] = 200, lb_status
+    for daemon in daemons:
+        daemon.routes["/health"] = 200, {"status": "ok"}
+    yield built
+    for daemon in daemons:
+        daemon.stop()
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep runs and models of the person who tests out of the tests."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture
+def pdctl(capfd: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    def call(*arguments: object) -> Said:
+        code = run([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return Said(code, out, err)
+
+    return call
