@@ -155,7 +155,7 @@ class Ranks:
 
     async def close(self) -> None:
         """End what still runs, harder each time, and take the links away."""
-        if self._processes and not self.death.done() and all(f.done() for f in self._ready):
+        if self._processes and self._all_serve():
             self.tell(Stop())
             await asyncio.gather(*(link.flush() for link in self._links))
             await self._ended(STOP_S)
@@ -173,6 +173,10 @@ class Ranks:
             await link.close()
         self._context.term()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+    def _all_serve(self) -> bool:
+        ready = all(said.done() and not said.cancelled() for said in self._ready)
+        return ready and not self.death.done()
 
     async def _ended(self, within_s: float | None) -> None:
         if self._watches:
