@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
+from daemons.runtime.epoch import new_epoch
 from daemons.bootstrap.config import BootstrapConfig
 from daemons.bootstrap.dp_ranks import DpRanks
 from daemons.bootstrap.registry import Registry
@@ -21,9 +22,17 @@ async def serve(file: ClusterFile) -> None:
     log.configure(BOOTSTRAP_NAME, "bootstrap", level=config.log_level)
     stop = program.Stop()
     stop.listen()
-    service = Service(Registry(config.forget_s), DpRanks(config.dp_rank_s))
-    bind = config.bind or address_of(file.cluster, config.host)
+    address = address_of(file.cluster, config.host)
+    service = Service(
+        Registry(config.forget_s),
+        DpRanks(config.dp_rank_s),
+        epoch=new_epoch(),
+        version=program.version(),
+        address=(config.advertise or address, config.port),
+    )
+    bind = config.bind or address
     site = await run_site(service.app(), bind, config.port, program.socket_of_unit())
+    service.address = (service.address[0], site.port)
     ticking = asyncio.create_task(service.keep_ticking(), name="tick")
     service.log.info("daemon.ready", bind=site.host, port=site.port)
     systemd.notify("READY=1")

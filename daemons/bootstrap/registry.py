@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from daemons.cluster.load import BOOTSTRAP_NAME
 from daemons.protocol.topology import (
     Fingerprint,
     InstanceInfo,
@@ -235,8 +236,8 @@ def _check(said: Registration) -> None:
     limits = Coords(shape.attn_dp_size, shape.attn_cp_size, shape.attn_tp_size, shape.pp_size)
     if any(at >= size for at, size in zip(coords, limits, strict=True)):
         raise Invalid(f"rank {_told(coords)} lies outside the shape {_sizes(shape)}")
-    if said.role is Role.BOOTSTRAP or said.state is State.LOST:
-        raise Invalid(f"role {said.role.value}, state {said.state.value}: not yours to say")
+    if said.role is Role.BOOTSTRAP or said.instance == BOOTSTRAP_NAME or said.state is State.LOST:
+        raise Invalid(f"{said.instance}, {said.role.value}, {said.state.value}: not yours to say")
     if said.role in WORKERS and (said.rank_port > 0) != bool(said.rank_ip):
         raise Invalid(f"half an inbox: rank_ip {said.rank_ip!r}, rank_port {said.rank_port}")
     if said.role not in WORKERS and (said.fingerprint is not None or shape.ranks > 1):

@@ -26,8 +26,9 @@ from daemons.bootstrap.registry import (
     Registry,
     Unknown,
 )
+from daemons.cluster.load import BOOTSTRAP_NAME
 from daemons.protocol.ids import Room
-from daemons.protocol.topology import Index, Registration, Role, State, Topology
+from daemons.protocol.topology import Index, InstanceInfo, Registration, Role, State, Topology
 from daemons.runtime import systemd
 from daemons.runtime.http import (
     Refusal,
@@ -42,6 +43,7 @@ from daemons.runtime.phonebook import Deregistration
 
 BODY_BYTES_LIMIT = 1 << 20
 TICK_S = 1.0
+OWN_LEASE_S = 3600.0  # the book does not lose itself
 SENTINEL = Coords(-1, -1, -1, -1)
 STATUS_OF = {Invalid: 400, Unknown: 404, Conflict: 409, NotReady: 503}
 QUIET = frozenset({Change.RENEWED})
@@ -66,6 +68,9 @@ class Service:
 
     registry: Registry
     dp_ranks: DpRanks
+    epoch: int
+    version: str
+    address: tuple[str, int]  # as others call us
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
     log: Logger = field(default_factory=logger)
@@ -153,8 +158,26 @@ class Service:
             _refuse(error)
 
     async def get_instances(self, _: web.Request) -> web.Response:
-        """List every instance that registered, lost ones included."""
-        return json_response(self.registry.instances(self.clock(), self.wall()))
+        """List every instance that registered, lost ones included, and this one."""
+        listed = self.registry.instances(self.clock(), self.wall())
+        return json_response([self.own_row(), *listed])
+
+    def own_row(self) -> InstanceInfo:
+        """Return this life of the book; a new epoch tells readers that it began anew."""
+        host, port = self.address
+        return InstanceInfo(
+            instance=BOOTSTRAP_NAME,
+            role=Role.BOOTSTRAP,
+            epoch=self.epoch,
+            state=State.READY,
+            http_host=host,
+            http_port=port,
+            version=self.version,
+            ranks=1,
+            ranks_expected=1,
+            lease_left_s=OWN_LEASE_S,
+            since_s=self.epoch / 1000,
+        )
 
     async def register_dp_rank(self, request: web.Request) -> web.Response:
         """Remember which data-parallel rank took a room."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ EVENT_BYTES_LIMIT = 64 << 20
 ERROR_BYTES_LIMIT = 1 << 20
 DONE = b"[DONE]"
 EVENT_END = b"\n\n"
+INLINE_BYTES = 1 << 20  # aiohttp warns when a larger body is sent in one piece
 AFTER_DONE_S = 1.0  # from a stream's end mark to the end of its HTTP message
 PASSED_BACK = ("Content-Type", "Retry-After", "X-Request-ID")
 
@@ -73,7 +75,7 @@ class Leg:
         try:
             response = await self.session.post(
                 url_of(self.worker.host, self.worker.port) + self.path,
-                data=self.body,
+                data=io.BytesIO(self.body) if len(self.body) > INLINE_BYTES else self.body,
                 headers=self.headers,
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.connect_s),
@@ -189,7 +191,8 @@ def _error_in(body: bytes) -> dict[str, Any] | None:
 async def _to_the_end(stream: aiohttp.StreamReader) -> None:
     """Read what follows the end mark, so that the worker does not see its client leave early."""
     with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
-        async with asyncio.timeout(AFTER_DONE_S):
+        async with asyncio.timeout(INLINE_BYTES = 1 << 20  # aiohttp warns when a larger body is sent in one piece
+AFTER_DONE_S):
             while await stream.readany():
                 pass
 

@@ -170,7 +170,7 @@ class Service:
             gone = Failure(Cause.CLIENT_DISCONNECTED, exchange.stage)
             telling.ended(gone.http_status, gone)
             raise
-        except Exception as error:  # noqa: BLE001 - the request fails, not the daemon
+        except Exception as error:  # the request fails, not the daemon
             self.log.exception("request.broke", path=exchange.order.path)
             bug = Failure(Cause.INTERNAL, exchange.stage, "", f"{type(error).__name__}: {error}")
             telling.ended(bug.http_status, bug)
