@@ -191,8 +191,7 @@ def _error_in(body: bytes) -> dict[str, Any] | None:
 async def _to_the_end(stream: aiohttp.StreamReader) -> None:
     """Read what follows the end mark, so that the worker does not see its client leave early."""
     with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
-        async with asyncio.timeout(INLINE_BYTES = 1 << 20  # aiohttp warns when a larger body is sent in one piece
-AFTER_DONE_S):
+        async with asyncio.timeout(AFTER_DONE_S):
             while await stream.readany():
                 pass
 
