@@ -16,6 +16,8 @@ SHORT_ROLE = {"lb": "lb", "prefill": "p", "decode": "d"}
 ROLE_ORDER = ("lb", "prefill", "decode")
 CHUNK_COMPUTED = "chunk computed"  # prefill's notes
 CHUNK_SENT = "chunk sent"
+# Spans that wait for others' spans, or that come after the first token.
+ENCLOSING = frozenset({"lb.dispatch", "lb.stream", "d.transfer", "d.running"})
 # What a daemon says when another one's failure reached it: never the first cause.
 CONSEQUENCES = frozenset({Cause.LB_TWIN_FAILED, Cause.PEER_ABORTED})
 
@@ -73,7 +75,7 @@ class Waterfall:
     @property
     def longest(self) -> Span | None:
         """The span that the time until the first token is mostly made of."""
-        bars = [s for s in self.spans if s.name not in ("lb.dispatch", "lb.stream", "d.running")]
+        bars = [span for span in self.spans if span.name not in ENCLOSING]
         return max(bars, key=lambda span: span.length_s, default=None)
 
 
@@ -147,7 +149,7 @@ def _spans(story: Story, origin: float, now_s: float) -> Iterator[Span]:
             story.instance,
             line.at_s - origin,
             max(end - origin, line.at_s - origin),
-            _summary(notes) or story.facts.get("why", "") * (line.entered == "dispatch"),
+            story.facts.get("why", "") if line.entered == "dispatch" else _summary(notes),
             after is None,
         )
     yield from _kv_write(story, origin)

@@ -95,7 +95,7 @@ def _answer(place: Place, messages: Messages, wishes: dict[str, Any], *, show_ro
     finally:
         if parts:
             print(flush=True)
-    if show_room:
+    if show_room and room:
         say(f"room {room}")
     return "".join(parts)
 
