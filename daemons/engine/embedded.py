@@ -257,6 +257,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OperatorError as error:
         print(f"embedded: {error.what}\nhint: {error.hint}", file=sys.stderr)
         return 1
+    except OSError as error:  # no room or no right to write
+        print(f"embedded: {error}\nhint: it needs 1 GB in the cache folder", file=sys.stderr)
+        return 1
     _say(f"ready in {directory}")
     return 0
 

@@ -210,7 +210,7 @@ class Engine:
             return {}
         rows = torch.tensor([batch.spans[place].last for place in places], device=hidden.device)
         logits = self._model.logits(hidden[rows])
-        finite = logits.isfinite().all(dim=-1).tolist()
+        finite = logits.amax(dim=-1).isfinite().tolist()  # the largest of a NaN is a NaN
         if not all(finite):
             places = [place for place, good in zip(places, finite, strict=True) if good]
             logits = logits[torch.tensor(finite, device=logits.device)]
