@@ -110,10 +110,7 @@ class Engine:
     def begin(self, sequence: Sequence) -> None:
         """Make a room known, with what was asked and what was already said.
 
-        A room that is known already begins anew.
-
-        Raises:
-            ValueError: a token id that the vocabulary does not have.
+        A room that is known already begins anew. What is wrong with it is told by ``forward``.
         """
         self._rooms[sequence.key] = begin_room(sequence, self.vocab_size)
 
@@ -167,7 +164,7 @@ class Engine:
                 error = f"room {item.key} has not begun"
             elif item.key in taken:
                 error = f"room {item.key} is twice in the batch"
-            error = error or self._gap(item)
+            error = error or self._rooms[item.key].fault or self._gap(item)
             taken.add(item.key)
             errors.append(error)
         return errors

@@ -21,6 +21,7 @@ class RoomState:
         last_hidden: ``[1, hidden]`` of the last token run, while the prompt's log-probabilities
             are wanted: the next chunk's first token is judged by it.
         last_position: position of ``last_hidden``.
+        fault: why the room can never run; told with each of its items.
     """
 
     asked: Sequence
@@ -29,6 +30,7 @@ class RoomState:
     counts: torch.Tensor | None = None
     last_hidden: torch.Tensor | None = None
     last_position: int = -1
+    fault: str = ""
 
     def add(self, token: int) -> None:
         """Take note of a token that was chosen."""
@@ -40,16 +42,13 @@ class RoomState:
 
 
 def begin_room(sequence: Sequence, vocab_size: int) -> RoomState:
-    """Return the state of a room that begins, here or again here.
-
-    Raises:
-        ValueError: a token id that the vocabulary does not have.
-    """
+    """Return the state of a room that begins, here or again here."""
     tokens = (*sequence.prompt, *sequence.output)
-    if tokens and not 0 <= min(tokens) <= max(tokens) < vocab_size:
-        raise ValueError(f"a token id outside 0..{vocab_size - 1}")
-    sampling = sequence.sampling
     state = RoomState(sequence, list(sequence.output))
+    if tokens and not 0 <= min(tokens) <= max(tokens) < vocab_size:
+        state.fault = f"a token id outside 0..{vocab_size - 1}"
+        return state
+    sampling = sequence.sampling
     if sampling.repetition_penalty != 1.0:
         state.seen = torch.zeros(vocab_size, dtype=torch.bool)
         state.seen[list(tokens)] = True

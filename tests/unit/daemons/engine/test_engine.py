@@ -92,6 +92,12 @@ def test_an_item_that_cannot_run_has_its_error_and_the_others_go_on(engine: Engi
     assert "twice" in results[3].error
 
 
+def test_a_room_that_can_never_run_says_why_with_each_item(engine: Engine) -> None:
+    engine.begin(Sequence(KEY, Sampling(repetition_penalty=1.1), (VOCABULARY,)))
+    (result,) = engine.forward([Item(KEY, (1,), 1, (0,), True)])
+    assert result.error == f"a token id outside 0..{VOCABULARY - 1}"
+
+
 def test_a_batch_of_errors_alone_runs_nothing(engine: Engine) -> None:
     assert engine.forward([]) == []
     (result,) = engine.forward([Item(KEY, PROMPT, 0, (0,), True)])

@@ -40,11 +40,16 @@ def test_frequency_and_presence_are_about_the_output_alone() -> None:
 
 
 @pytest.mark.parametrize(("prompt", "output"), [((10,), ()), ((-1,), ()), ((1,), (10,))])
-def test_a_token_outside_the_vocabulary_is_refused(
+def test_a_token_outside_the_vocabulary_is_the_rooms_fault(
     prompt: tuple[int, ...], output: tuple[int, ...]
 ) -> None:
-    with pytest.raises(ValueError, match=r"outside 0\.\.9"):
-        begin_room(Sequence(KEY, Sampling(), prompt, output), 10)
+    asked = Sampling(repetition_penalty=1.5, frequency_penalty=0.1)
+    state = begin_room(Sequence(KEY, asked, prompt, output), 10)
+    assert state.fault == "a token id outside 0..9"
+
+
+def test_a_room_that_can_run_has_no_fault() -> None:
+    assert room(Sampling()).fault == ""
 
 
 def test_judged_are_the_prompt_positions_of_an_item_from_the_wanted_start_on() -> None:
