@@ -1,0 +1,241 @@
+"""Clients, the balancer and both fronts in one: submits legs, cancels, and checks every output.
+
+The two legs of a room come in any order; sometimes one of them never does. A leg ends exactly
+once, nothing follows, and a good end has exactly the text that the engine would make undisturbed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from daemons.protocol.causes import Cause, Failure
+from daemons.protocol.generate import Output, Sampling, Submit
+from daemons.protocol.handshake import AbortAnswer, Message, Progress
+from daemons.protocol.ids import RoomKey, room_hex
+from daemons.protocol.status import FINAL, Status
+from daemons.runtime.events import Cancelled, Finished, Submitted
+from tests.sim.engine import text, token
+from tests.sim.invariants import Violation
+from tests.sim.plan import TOKENS_LIMIT
+
+if TYPE_CHECKING:
+    from tests.sim.process import Process
+    from tests.sim.world import World
+
+PATIENCE_S = 1000.0
+
+
+@dataclass(slots=True, eq=False)
+class Leg:
+    """One half of a room, as its front sees it."""
+
+    instance: str
+    room: Room
+    process: Process | None = None  # the life that was asked; None: not yet
+    tokens: list[int] = field(default_factory=list)
+    end: str = ""  # "done", "stopped", "failed", "lost"; "" while it is open
+    failure: Failure | None = None
+    sealed: bool = False  # the core has ended it, nothing may follow
+    closings: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Room:
+    """One request of a client."""
+
+    key: RoomKey
+    submit: Submit
+    must_succeed: bool
+    legs: tuple[Leg, Leg] = field(init=False)  # prefill, decode
+    stops_at: int = 0  # a stop string after so many tokens; 0: none
+
+
+@dataclass(slots=True)
+class Front:
+    """All clients of a world."""
+
+    world: World
+    rooms: dict[RoomKey, Room] = field(default_factory=dict)
+    _drawn: int = 0
+
+    def plan_rooms(self) -> None:
+        """Put all requests of the plan on the calendar."""
+        plan, rng = self.world.plan, self.world.rng
+        for _ in range(plan.rooms):
+            at_s = rng.random() * plan.span_s
+            prefill = rng.choice(self.world.prefill_names)
+            decode = rng.choice(self.world.decode_names)
+            room = self.draw(prefill, decode, must_succeed=plan.calm)
+            gap_s = rng.random() * rng.choice((0.0, 0.1, 1.0))
+            first, second = room.legs if rng.random() < 0.5 else room.legs[::-1]
+            self.world.at(at_s, self._submit, first)
+            if rng.random() >= plan.one_leg:
+                self.world.at(at_s + gap_s, self._submit, second)
+            else:
+                second.end = "lost"
+            if rng.random() < plan.cancel:
+                self._plan_cancel(room, at_s)
+
+    def canaries(self) -> None:
+        """Send a room over each pair; nothing is wrong any more, so they must succeed."""
+        for prefill in self.world.prefill_names:
+            for decode in self.world.decode_names:
+                for leg in self.draw(prefill, decode, must_succeed=True).legs:
+                    self._submit(leg)
+
+    def draw(self, prefill: str, decode: str, *, must_succeed: bool) -> Room:
+        """Make a room, with lengths around the edges."""
+        plan, rng = self.world.plan, self.world.rng
+        self._drawn += 1
+        key = RoomKey(self._drawn * 1009 + 5, rng.choice((1, 1, 1, 2)))
+        edges = (1, plan.page_size, plan.chunk_tokens, 2 * plan.chunk_tokens, rng.randint(1, 24))
+        length = max(1, min(rng.choice(edges) + rng.choice((-1, 0, 1)), 28))
+        most = rng.choice((1, 2, 5, 12))
+        limit = min(plan.decode_pages, plan.prefill_pages) * plan.page_size
+        if must_succeed:
+            length, most = min(length, max(1, limit // 2)), min(most, max(1, limit // 2))
+        ending = (token(key, rng.randint(0, most)),) if rng.random() < 0.4 else ()
+        ignore = rng.random() < 0.2
+        sampling = Sampling(max_tokens=most, eos_token_ids=ending, ignore_eos=ignore)
+        prompt = tuple(rng.randint(0, 999) for _ in range(length))
+        assert length + most <= TOKENS_LIMIT
+        impatient = not must_succeed and rng.random() < plan.impatient
+        timeout_s = rng.random() * 5 if impatient else PATIENCE_S
+        submit = Submit(key.room, key.attempt, prompt, sampling, prefill, timeout_s or 1.0)
+        room = Room(key, submit, must_succeed)
+        room.legs = (Leg(prefill, room), Leg(decode, room))
+        room.stops_at = rng.randint(1, 6) if rng.random() < plan.finish else 0
+        self.rooms[key] = room
+        return room
+
+    def lost(self, process: Process) -> None:
+        """A worker is gone with all its legs."""
+        for room in self.rooms.values():
+            for leg in room.legs:
+                if leg.process is process and not leg.end:
+                    self._end(leg, "lost")
+
+    def output(self, process: Process, output: Output) -> None:
+        """Take what a rank tells."""
+        key = RoomKey(output.room, output.attempt)
+        leg = self._leg(process, key)
+        if leg is None or leg.sealed or leg.end not in ("", "stopped"):
+            raise Violation(f"{process.me} tells {output} of a leg that is over: {leg}")
+        leg.tokens += [out.id for out in output.tokens]
+        if output.failure and (output.tokens or output.finish):
+            raise Violation(f"{process.me} tells tokens with a failure: {output}")
+        if output.failure:
+            leg.failure, leg.sealed = output.failure, True
+            self._end(leg, leg.end or "failed")
+        elif output.finish:
+            leg.sealed = True
+            self._check_text(leg, whole=True)
+            self._end(leg, leg.end or "done")
+        else:
+            self._check_text(leg, whole=False)
+            self._maybe_stop(leg)
+
+    def finish_handled(self, process: Process, key: RoomKey) -> None:
+        """The core has heard of the stop string; the leg is over."""
+        leg = self._leg(process, key)
+        if leg is not None and leg.end == "stopped":
+            leg.sealed = True
+
+    def closed(self, process: Process, facts: dict[str, object]) -> None:
+        """Take a closing line: one per room, and with the cause that was told first."""
+        for key, room in self.rooms.items():
+            if (room_hex(key.room), key.attempt) == (facts["room"], facts["attempt"]):
+                leg = next(leg for leg in room.legs if leg.process is process)
+                leg.closings += 1
+                told = leg.failure.cause.value if leg.failure else None
+                if leg.closings > 1 or facts.get("cause") != told:
+                    raise Violation(f"{process.me} closes {key} with {facts}, told was {told}")
+                return
+        raise Violation(f"{process.me} closes a room that nobody submitted: {facts}")
+
+    def said(self, process: Process, message: Message) -> None:
+        """Remember the rooms for which a prefill said that it writes no more."""
+        if isinstance(message, AbortAnswer) or (
+            isinstance(message, Progress) and message.status in FINAL
+        ):
+            before = process.said_over.setdefault((message.room, message.attempt), message.fence)
+            if before != message.fence:
+                raise Violation(f"{process.me} said {before}, now {message}")
+            succeeded = isinstance(message, Progress) and message.status is Status.SUCCESS
+            if succeeded is (getattr(message, "failure", None) is not None) and not isinstance(
+                message, AbortAnswer
+            ):
+                raise Violation(f"{process.me} says {message}")
+
+    def check_end(self) -> None:
+        """Every leg is over; where nothing could go wrong, well."""
+        for room in self.rooms.values():
+            for leg in room.legs:
+                if not leg.end:
+                    raise Violation(f"leg {leg.instance} of {room.key} never ended")
+                if room.must_succeed and leg.end not in ("done", "stopped"):
+                    raise Violation(f"leg {leg.instance} of {room.key} {leg.end}: {leg.failure}")
+                if leg.end == "done" and leg.closings != 1:
+                    raise Violation(f"leg {leg.instance} of {room.key}: {leg.closings} closings")
+
+    def _leg(self, process: Process, key: RoomKey) -> Leg | None:
+        room = self.rooms.get(key)
+        if room is None:
+            return None
+        return next((leg for leg in room.legs if leg.process is process), None)
+
+    def _submit(self, leg: Leg) -> None:
+        process = self.world.current.get(leg.instance)
+        if leg.end:
+            return
+        if process is None or not process.alive:
+            self._end(leg, "lost")
+            return
+        leg.process = process
+        process.deliver(Submitted(leg.room.submit))
+
+    def _plan_cancel(self, room: Room, at_s: float) -> None:
+        rng = self.world.rng
+        after_s = rng.random() * rng.choice((0.05, 0.5, 3.0))
+        both = rng.random() < 0.5
+        legs = room.legs if both else (rng.choice(room.legs),)
+        for leg in legs:
+            cause = Failure(Cause.CLIENT_CANCELLED, "client", "", "")
+            self.world.at(at_s + after_s + rng.random() * 0.1, self._cancel, leg, cause)
+
+    def _cancel(self, leg: Leg, failure: Failure) -> None:
+        """Cancels reach the rank that has the leg, as often as anybody likes."""
+        if leg.process is not None and leg.end != "stopped":
+            leg.process.deliver(Cancelled(leg.room.key, failure))
+        elif not leg.end and leg.process is None:
+            leg.end = "lost"  # the front has not submitted it yet, and will not
+
+    def _end(self, leg: Leg, end: str) -> None:
+        leg.end = end
+        if end not in ("failed", "lost"):
+            return
+        twin = next(other for other in leg.room.legs if other is not leg)
+        if self.world.rng.random() < self.world.plan.twin:
+            failure = Failure(Cause.LB_TWIN_FAILED, "lb", leg.instance, "the other leg failed")
+            delay_s = self.world.rng.random() * 0.2
+            self.world.after(delay_s, self._cancel, twin, failure)
+
+    def _maybe_stop(self, leg: Leg) -> None:
+        room = leg.room
+        if leg.end or leg is not room.legs[1] or not room.stops_at:
+            return
+        if len(leg.tokens) >= room.stops_at:
+            leg.end = "stopped"
+            assert leg.process is not None
+            delay_s = self.world.rng.random() * 0.05
+            self.world.after(delay_s, leg.process.deliver, Finished(room.key))
+
+    def _check_text(self, leg: Leg, *, whole: bool) -> None:
+        room = leg.room
+        right = text(room.key, room.submit.sampling)
+        if leg is room.legs[0]:
+            right = right[:1]
+        told = right if whole else right[: len(leg.tokens)]
+        if leg.tokens != told:
+            raise Violation(f"{room.key} on {leg.instance}: {leg.tokens}, should be {right}")

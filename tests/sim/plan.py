@@ -1,0 +1,171 @@
+"""What one seed means: sizes, timers, and which faults happen how often.
+
+Everything is drawn here and nowhere else decides what may go wrong; a calm plan has no faults at
+all, and then every room must succeed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from daemons.cluster.worker import Timers
+
+CALM_SHARE = 0.12
+TOKENS_LIMIT = 40  # longest prompt + output of a room
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One world. Rates are probabilities of each occasion, counts are per world."""
+
+    seed: int
+    calm: bool
+    # sizes
+    prefills: int
+    decodes: int
+    page_size: int
+    prefill_pages: int
+    decode_pages: int
+    prefill_rows: int
+    decode_rows: int
+    chunk_tokens: int
+    batch_tokens: int
+    batch_rooms: int
+    max_rooms: int
+    max_orphans: int
+    max_tombs: int
+    rooms: int
+    span_s: float  # rooms come within
+    # time
+    timers: Timers
+    tick_s: float
+    step_s: float  # mean of a forward
+    page_s: float  # mean of one page on the wire
+    delay_s: float  # mean of one message
+    write_timeout_s: float
+    # the message plane
+    ordered: bool
+    drop: float
+    duplicate: float
+    straggle: float  # a message is late by up to straggle_s
+    straggle_s: float
+    holds: bool  # a partition holds messages back, otherwise it drops them
+    same_port: bool  # a restarted process gets the port of its predecessor
+    silent_death: bool  # nobody is told that a connection is lost
+    # the engine and the bytes
+    room_error: float
+    step_failure: float
+    gone: float
+    cut: float
+    # clients
+    cancel: float
+    finish: float
+    one_leg: float
+    twin: float  # the balancer cancels the other leg when one has failed
+    impatient: float  # a room with a short time of its own
+    # the phone book
+    book_s: float
+    book_fails: float
+    book_stale: float
+    # daemons
+    crashes: int
+    stops: int
+    partitions: int
+    freezes: int
+    flaps: int  # connections that are lost without a reason
+    drains: int
+
+
+def draw(seed: int) -> Plan:
+    """Return the plan of a seed."""
+    rng = Random(f"plan {seed}")
+    calm = rng.random() < CALM_SHARE
+
+    def rate(high: float, share: float = 0.5) -> float:
+        happens, value = rng.random() < share, rng.random() * high
+        return value if happens and not calm else 0.0
+
+    def times(high: int, share: float = 0.4) -> int:
+        happens, value = rng.random() < share, rng.randint(1, high)
+        return value if happens and not calm else 0
+
+    page_size = rng.choice((1, 2, 4, 4, 16))
+    whole = -(-TOKENS_LIMIT // page_size)
+    roomy = rng.choice((1.0, 1.5, 3.0))
+    rooms = 5 + int(35 * rng.random() ** 4)
+    tight = not calm and rng.random() < 0.1
+    return Plan(
+        seed=seed,
+        calm=calm,
+        prefills=1 + (rng.random() < 0.3),
+        decodes=1 + (rng.random() < 0.3),
+        page_size=page_size,
+        prefill_pages=int(whole * rng.choice((1.0, 1.5, 3.0))),
+        decode_pages=int(whole * roomy) - (whole // 3 if tight else 0),
+        prefill_rows=rng.choice((1, 2, 4, 8)),
+        decode_rows=rng.choice((1, 2, 4, 8)),
+        chunk_tokens=rng.choice((4, 8, 16, 64)),
+        batch_tokens=rng.choice((8, 16, 64)),
+        batch_rooms=rng.choice((1, 2, 4, 16)),
+        max_rooms=4 if tight else 1000,
+        max_orphans=rng.choice((1, 2, 1000)) if not calm else 1000,
+        max_tombs=rng.choice((1, 3, 1000, 1000)) if not calm else 1000,
+        rooms=rooms,
+        span_s=rng.choice((0.5, 3.0, 6.0, 10.0)),
+        timers=_timers(rng) if not calm else _patient(),
+        tick_s=rng.choice((0.1, 0.2, 0.3)),
+        step_s=rng.choice((0.01, 0.05, 0.2)),
+        page_s=rng.choice((0.002, 0.02, 0.1)),
+        delay_s=rng.choice((0.001, 0.02, 0.1)),
+        write_timeout_s=rng.choice((2.0, 3.0)),
+        ordered=rng.random() < 0.6,
+        drop=rate(0.15),
+        duplicate=rate(0.2),
+        straggle=rate(0.1),
+        straggle_s=rng.choice((0.5, 3.0)),
+        holds=rng.random() < 0.5,
+        same_port=rng.random() < 0.3,
+        silent_death=rng.random() < 0.3,
+        room_error=rate(0.03, 0.3),
+        step_failure=rate(0.05, 0.3),
+        gone=rate(0.1, 0.3),
+        cut=rate(0.1, 0.5),
+        cancel=rate(0.6),
+        finish=rng.random() * 0.3,
+        one_leg=rate(0.3, 0.3),
+        twin=rng.choice((0.0, 1.0, 1.0, rng.random())),
+        impatient=rate(0.5, 0.3),
+        book_s=rng.choice((0.01, 0.1, 1.0)),
+        book_fails=rate(0.5, 0.3),
+        book_stale=rate(0.5, 0.4),
+        crashes=times(3),
+        stops=times(2, 0.2),
+        partitions=times(2, 0.3),
+        freezes=times(2, 0.3),
+        flaps=times(3, 0.2),
+        drains=times(1, 0.15),
+    )
+
+
+def _timers(rng: Random) -> Timers:
+    return Timers(
+        handshake_s=rng.choice((3.0, 6.0)),
+        queue_s=rng.choice((3.0, 8.0)),
+        destination_s=rng.choice((3.0, 6.0)),
+        progress_s=rng.choice((3.0, 6.0)),
+        heartbeat_s=0.5,
+        peer_timeout_s=rng.choice((1.5, 2.5)),
+        settle_s=rng.choice((0.5, 1.0, 2.0)),
+        tombstone_s=40.0,
+    )
+
+
+def _patient() -> Timers:
+    return Timers(
+        handshake_s=1000.0,
+        queue_s=1000.0,
+        destination_s=1000.0,
+        progress_s=1000.0,
+        tombstone_s=20.0,
+    )
