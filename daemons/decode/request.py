@@ -25,6 +25,7 @@ class Request:
     status: Status = Status.BOOTSTRAPPING
     sent_bytes: int = 0  # that prefill reports
     output: list[int] = field(default_factory=list)
+    begun: bool = False  # the engine knows it
     in_step: bool = False
     failure: Failure | None = None  # first cause, while a step still uses the pages
     finished: bool = False  # the front saw a stop string, while a step still uses the pages

@@ -263,6 +263,7 @@ class Scheduler:
         finish, token = finish_of(request)
         self.out.tell_token(key, row.first, finish, token, row.cached_tokens)
         if finish is None:
+            request.begun = True
             self.out.do(Begin(sequence))
         else:
             self._end(request, None)
@@ -342,7 +343,7 @@ class Scheduler:
         request.pages, request.row = [], None
         if fence is not None:
             self.quarantine.answered(key, peer, fence, self._now)
-        else:
+        elif peer in self.peers.addresses:  # the dead are not asked
             self.out.abort(peer, key, failure)
 
     def _end(self, request: Request, failure: Failure | None) -> None:
@@ -358,7 +359,7 @@ class Scheduler:
         self.ending.pop(key, None)
         if request.pages:
             self.pages.release(key, request.pages, Owner.REQUEST)
-        if request.output:
+        if request.begun:
             self.out.do(End(key))
         tale = self.recorder.leave(
             key, str(failure) if failure else "text ended", self._now, failure
