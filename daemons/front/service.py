@@ -16,7 +16,6 @@ from contextlib import AsyncExitStack
 import aiohttp
 import structlog
 
-from daemons.cluster.errors import OperatorError
 from daemons.front import model_card
 from daemons.front.config import FrontConfig
 from daemons.front.control_api import ControlApi
@@ -34,26 +33,21 @@ from daemons.runtime import log
 from daemons.runtime.http import make_app, run_site
 from daemons.runtime.log import logger
 from daemons.runtime.phonebook import PhoneBook
-from daemons.runtime.program import EXIT_BAD_CONFIG, EXIT_FAILED, Stop
+from daemons.runtime.program import Stop
 
 GOODBYE_S = 1.0  # open requests write their errors within
 
 
 def run(config: FrontConfig) -> int:
-    """Serve until SIGTERM, SIGINT or a death; return the exit code.
+    """Serve until SIGTERM, SIGINT or a death; return the exit code, 0 after a signal.
 
-    0: stopped by a signal; 78: the model's directory or a rank's command is no good; 1: else.
+    Raises:
+        OperatorError: the model's directory or a rank's command is no good.
+        OSError: most of all, the address is taken.
     """
     if not structlog.is_configured():
         log.configure(config.instance, config.role.value)
-    try:
-        return asyncio.run(serve(config))
-    except OperatorError as error:
-        logger().error("front.failed", what=error.what, hint=error.hint)
-        return EXIT_BAD_CONFIG
-    except OSError as error:  # most of all: the address is taken
-        logger().error("front.failed", what=str(error))
-        return EXIT_FAILED
+    return asyncio.run(serve(config))
 
 
 async def serve(config: FrontConfig, stop: Stop | None = None) -> int:
