@@ -47,7 +47,7 @@ class Cluster:
 
     def instances(self) -> dict[str, dict[str, Any]]:
         """Return what the phone book lists, by instance."""
-        return {row["instance"]: row for row in get(f"{self.book}/instances")["instances"]}
+        return {row["instance"]: row for row in get(f"{self.book}/instances")}
 
     def url(self, instance: str) -> str:
         """Return the base URL of a worker."""
@@ -58,19 +58,16 @@ class Cluster:
         """Return a worker's own status."""
         return get(f"{self.url(instance)}/status")
 
-    def pids(self, instance: str) -> list[int]:
-        """Return the processes of an instance, the front first, then its ranks."""
-        front = [
-            pid
-            for pid, argv in _processes()
-            if str(self.file) in argv and _names(argv, instance) and "--link" not in argv
+    def daemon_pids(self, instance: str) -> list[int]:
+        """Return the processes of any daemon, a front before its rank."""
+        role = {"bootstrap": "bootstrap", "lb": "lb"}.get(instance)
+        ours = [(pid, argv) for pid, argv in _processes() if str(self.file) in argv]
+        of_it = [
+            (pid, argv)
+            for pid, argv in ours
+            if (f"daemons.{role}" in argv if role else _names(argv, instance))
         ]
-        ranks = [
-            pid
-            for pid, argv in _processes()
-            if str(self.file) in argv and _names(argv, instance) and "--link" in argv
-        ]
-        return front + ranks
+        return [pid for pid, _ in sorted(of_it, key=lambda found: "--link" in found[1])]
 
     def is_idle(self, instance: str) -> bool:
         """Say whether every pool of a worker is as at its start."""
