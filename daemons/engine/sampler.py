@@ -17,7 +17,7 @@ import torch
 
 from daemons.engine.room import RoomState
 
-_CANDIDATES = 256  # top_p is looked for among so many first; a full sort costs far more
+_CANDIDATES = (256, 4096)  # top_p is looked for among so many first; sorting all costs far more
 _MANTISSA_BITS = 53
 
 
@@ -99,24 +99,22 @@ def _nucleus(
     ``top_p`` keeps the smallest number of likeliest tokens whose share reaches it, at least one.
     """
     limited = 0 < top_k < len(weights)
-    if not limited and top_p >= 1:
-        return weights, None
-    count = top_k if limited else min(_CANDIDATES, len(weights))
-    sorted_weights, ids = weights.topk(count)
     if top_p >= 1:
-        return sorted_weights, ids
-    total = sorted_weights.sum() if limited else weights.sum()
-    before = sorted_weights.cumsum(0) - sorted_weights
-    if not limited and before[-1] + sorted_weights[-1] < top_p * total:
-        sorted_weights, ids = weights.sort(descending=True)
-        before = sorted_weights.cumsum(0) - sorted_weights
-    kept = max(1, int((before < top_p * total).sum()))
-    return sorted_weights[:kept], ids[:kept]
+        return weights.topk(top_k) if limited else (weights, None)
+    for count in (top_k,) if limited else (*_CANDIDATES, len(weights)):
+        likeliest, ids = weights.topk(min(count, len(weights)))
+        wanted = top_p * (likeliest if limited else weights).sum()
+        sums = likeliest.cumsum(0)
+        if limited or sums[-1] >= wanted:
+            break
+    kept = max(1, int((sums - likeliest < wanted).sum()))
+    return likeliest[:kept], ids[:kept]
 
 
 def _draw(weights: torch.Tensor, ids: torch.Tensor | None, share: float) -> int:
     sums = weights.cumsum(0)
     # right: a weight of 0 is never hit, not even by a share of exactly 0.
     place = int(torch.searchsorted(sums, share * sums[-1], right=True))
-    place = min(place, int(weights.nonzero()[-1]))  # the product may round up to the whole sum
+    if place == len(sums):  # the product rounded up to the whole sum
+        place = int(weights.nonzero()[-1])
     return place if ids is None else int(ids[place])

@@ -80,14 +80,15 @@ def test_min_p_leaves_those_near_the_likeliest() -> None:
     assert shares(min_p=1.0) == {1: 1.0}
 
 
-def test_top_p_looks_beyond_its_first_candidates_in_a_flat_vocabulary() -> None:
-    flat = torch.zeros(4096)
-    state = begin_room(Sequence(RoomKey(1, 1), Sampling(top_p=0.9), ()), len(flat))
+@pytest.mark.parametrize("size", [1000, 20000])
+def test_top_p_looks_beyond_its_first_candidates_in_a_flat_vocabulary(size: int) -> None:
+    logits = torch.linspace(0, -0.01, size)  # almost flat, the first is the likeliest
     seen = set()
     for seed in range(300):
-        state.asked = Sequence(RoomKey(1, 1), Sampling(top_p=0.9, seed=seed), ())
-        seen.add(choose_one(flat, state))
-    assert len(seen) > 256
+        asked = Sequence(RoomKey(1, 1), Sampling(top_p=0.9, seed=seed), ())
+        seen.add(choose_one(logits, begin_room(asked, size)))
+    assert 0.8 * size < max(seen) < 0.91 * size
+    assert min(seen) < 0.1 * size
 
 
 def test_a_repetition_penalty_lowers_what_was_said_or_asked() -> None:
