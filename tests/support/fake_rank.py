@@ -53,7 +53,15 @@ FINGERPRINT = Fingerprint("tiny", "fp32", 16, 2, 2, 8)
 def rank_ready(rank: int = 0, *, max_tokens: int = 400, shape: Shape = Shape()) -> RankReady:  # noqa: B008 - frozen
     """Return what a rank says when it can serve."""
     return RankReady(
-        rank, 4000 + rank, f"127.0.0.1:{5000 + rank}", "loopback", max_tokens, 64, 16, FINGERPRINT, shape
+        rank,
+        4000 + rank,
+        f"127.0.0.1:{5000 + rank}",
+        "loopback",
+        max_tokens,
+        64,
+        16,
+        FINGERPRINT,
+        shape,
     )
 
 

@@ -85,12 +85,12 @@ async def phone_book() -> AsyncIterator[FakeBook]:
 
 def prefill_info(name: str, state: State = State.READY) -> InstanceInfo:
     """Return a prefill instance as the phone book lists it."""
-    return InstanceInfo(
-        name, Role.PREFILL, 5, state, "127.0.0.1", 1, "0", 1, 1, 9.0, FINGERPRINT
-    )
+    return InstanceInfo(name, Role.PREFILL, 5, state, "127.0.0.1", 1, "0", 1, 1, 9.0, FINGERPRINT)
 
 
-def front_config(model_dir: Path, book_url: str, role: Role = Role.DECODE, **more: object) -> FrontConfig:
+def front_config(
+    model_dir: Path, book_url: str, role: Role = Role.DECODE, **more: object
+) -> FrontConfig:
     """Return a config with the test's settings in it."""
     settings: dict[str, object] = {
         "instance": "d0" if role is Role.DECODE else "p0",
@@ -135,7 +135,9 @@ async def front_bench(
         client, meter, ranks = PhoneBook(book.url, session), Meter(), Ranks(config.rank_argv)
         rooms, look_ups = OpenRooms(ranks.tell, meter), LookUps(client, ranks.tell_rank)
         ranks.listen(lambda outputs: rooms.deliver(outputs.items), look_ups.ask)
-        desk = Desk(config, card, Life(config.instance), ranks, client, rooms, meter, time.monotonic())
+        desk = Desk(
+            config, card, Life(config.instance), ranks, client, rooms, meter, time.monotonic()
+        )
         if ready:
             desk.ready = [rank_ready()]
             desk.life.enter(State.READY, "")

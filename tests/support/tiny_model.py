@@ -31,7 +31,9 @@ def byte_tokenizer() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken("<s>", special=True), AddedToken("</s>", special=True)])
+    tokenizer.add_special_tokens(
+        [AddedToken("<s>", special=True), AddedToken("</s>", special=True)]
+    )
     return tokenizer
 
 
@@ -51,7 +53,9 @@ def space_tokenizer() -> Tokenizer:
             decoders.Strip(" ", 1, 0),
         ]
     )
-    tokenizer.add_special_tokens([AddedToken("<s>", special=True), AddedToken("</s>", special=True)])
+    tokenizer.add_special_tokens(
+        [AddedToken("<s>", special=True), AddedToken("</s>", special=True)]
+    )
     return tokenizer
 
 

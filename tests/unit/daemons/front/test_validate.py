@@ -1,0 +1,123 @@
+"""Rooms, ids and times of a request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp.test_utils import make_mocked_request
+
+from daemons.front.config import FrontConfig
+from daemons.front.validate import (
+    ID_HEADER,
+    TIMEOUT_HEADER,
+    PairBody,
+    Place,
+    each,
+    places,
+    request_id,
+    request_ids,
+    timeout_s,
+)
+from daemons.protocol.ids import RoomKey
+from daemons.protocol.topology import Role
+from daemons.runtime.http import Refusal
+from tests.support.front_bench import front_config
+
+DECODE = front_config(Path("model"), "http://127.0.0.1:8998")
+PREFILL = front_config(Path("model"), "http://127.0.0.1:8998", Role.PREFILL)
+
+
+def found(prompts: int = 1, config: FrontConfig = DECODE, **body: Any) -> list[Place]:
+    return places(msgspec.convert(body, PairBody), prompts, config)
+
+
+def test_one_prompt_has_one_room() -> None:
+    assert found(bootstrap_room=7) == [Place(RoomKey(7, 1), "")]
+    assert found(bootstrap_room=[7], bootstrap_attempt=2) == [Place(RoomKey(7, 2), "")]
+
+
+def test_each_prompt_of_a_batch_has_its_own() -> None:
+    assert found(2, bootstrap_room=[7, 8], bootstrap_instance=["p0", "p1"]) == [
+        Place(RoomKey(7, 1), "p0"),
+        Place(RoomKey(8, 1), "p1"),
+    ]
+
+
+def test_a_prefill_serves_its_own_prompts_only() -> None:
+    assert found(config=PREFILL, bootstrap_room=7)[0].prefill == "p0"
+    assert found(config=PREFILL, bootstrap_room=7, bootstrap_instance="p0")[0].prefill == "p0"
+    with pytest.raises(Refusal, match="'p1'; this is 'p0'"):
+        found(config=PREFILL, bootstrap_room=7, bootstrap_instance="p1")
+
+
+def test_the_configured_phone_book_may_be_named_and_no_other() -> None:
+    right = {"bootstrap_host": "127.0.0.1", "bootstrap_port": 8998}
+    assert found(bootstrap_room=7, **right)
+    assert found(bootstrap_room=[7], **{name: [value] for name, value in right.items()})
+    for wrong in ({"bootstrap_host": "10.0.0.9"}, {"bootstrap_port": 1}):
+        with pytest.raises(Refusal, match=r"here is 127\.0\.0\.1:8998"):
+            found(bootstrap_room=7, **{**right, **wrong})
+
+
+@pytest.mark.parametrize(
+    ("prompts", "body", "text"),
+    [
+        (1, {}, "bootstrap_room is missing"),
+        (1, {"bootstrap_room": 0}, "above 0"),
+        (1, {"bootstrap_room": 2**53}, r"2\*\*53"),
+        (1, {"bootstrap_room": -1}, "above 0"),
+        (1, {"bootstrap_room": [1, 2]}, "2 entries for 1 prompts"),
+        (2, {"bootstrap_room": 7}, "a room for each"),
+        (2, {"bootstrap_room": [7, 7]}, "share a room"),
+        (1, {"bootstrap_room": 7, "bootstrap_attempt": 1001}, "1 to 1000"),
+        (1, {"bootstrap_room": 7, "bootstrap_attempt": -1}, "1 to 1000"),
+        (1, {"bootstrap_room": 7, "bootstrap_instance": "P 0"}, "no name of an instance"),
+        (1000, {"bootstrap_room": 7}, "the limit is 256"),
+    ],
+)
+def test_what_is_wrong_with_a_room_is_told(prompts: int, body: dict[str, Any], text: str) -> None:
+    with pytest.raises(Refusal, match=text) as refusal:
+        found(prompts, **body)
+    assert refusal.value.status == 400
+
+
+def test_a_client_may_say_how_long_it_waits() -> None:
+    assert timeout_s(make_mocked_request("POST", "/"), DECODE) == DECODE.timers.total_s
+    asked = make_mocked_request("POST", "/", headers={TIMEOUT_HEADER: "2.5"})
+    assert timeout_s(asked, DECODE) == 2.5
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "soon", "nan", "inf", "1e9", ""])
+def test_a_time_that_is_none_is_refused(wrong: str) -> None:
+    with pytest.raises(Refusal, match=TIMEOUT_HEADER):
+        timeout_s(make_mocked_request("POST", "/", headers={TIMEOUT_HEADER: wrong}), DECODE)
+
+
+def test_the_id_of_a_request_is_the_bodys_the_headers_or_a_new_one() -> None:
+    request = make_mocked_request("POST", "/", headers={ID_HEADER: "abc"})
+    assert request_id(request, "own") == "own"
+    assert request_id(request) == "abc"
+    plain = make_mocked_request("POST", "/")
+    assert request_id(plain) != request_id(plain)
+
+
+@pytest.mark.parametrize("wrong", ["a b", "a\nb", "x" * 129, "ü"])
+def test_an_id_that_does_not_fit_into_a_log_is_refused(wrong: str) -> None:
+    with pytest.raises(Refusal, match="request id"):
+        request_id(make_mocked_request("POST", "/"), wrong)
+
+
+def test_ids_of_a_batch_are_numbered_or_given() -> None:
+    request = make_mocked_request("POST", "/")
+    assert request_ids(request, "a", 1) == ["a"]
+    assert request_ids(request, "a", 2) == ["a_0", "a_1"]
+    assert request_ids(request, ["x", "y"], 2) == ["x", "y"]
+    with pytest.raises(Refusal, match="rid: 1 entries for 2 prompts"):
+        request_ids(request, ["x"], 2)
+
+
+def test_a_scalar_holds_for_every_prompt() -> None:
+    assert each("x", 5, 3) == [5, 5, 5]
