@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 
-from daemons.transfer.backend import Copy, Region
+from daemons.transfer.backend import Copy, PeerGone, Region, TransferBackend, WriteCut
 from daemons.transfer.config import TransferConfig
 from daemons.transfer.registry import create
 
@@ -35,13 +35,20 @@ def main() -> None:
             say("filled")
         elif verb == "write":
             session, target, count = words[0], int(words[1]), int(words[2])
-            backend.write(session, [Copy(memory.ctypes.data, target, count)])
-            say("written")
+            say(written(backend, session, Copy(memory.ctypes.data, target, count)))
         elif verb == "close":
             backend.close()
             say("closed")
         elif verb == "fork":
             say(forked_exit())
+
+
+def written(backend: TransferBackend, session: str, copy: Copy) -> str:
+    try:
+        backend.write(session, [copy])
+    except (PeerGone, WriteCut) as error:
+        return type(error).__name__
+    return "written"
 
 
 def forked_exit() -> int:
