@@ -80,5 +80,5 @@ def run_rank(flags: Flags) -> int:
     shell = Shell(equipment, core)
     equipment.announce()
     code = equipment.reactor.run(core, shell)
-    equipment.backend.close()
+    equipment.close()
     return code

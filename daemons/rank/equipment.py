@@ -25,6 +25,7 @@ from daemons.transfer.config import TransferConfig
 from daemons.transfer.registry import create
 
 VERSION = version("pd")
+LAST_WORDS_MS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,12 @@ class Equipment:
     rows: RowMemory
     reactor: Reactor
     config_hash: str
+    context: zmq.Context[zmq.Socket[bytes]]
+
+    def close(self) -> None:
+        """End: nothing is written any more, and the last messages get their time to leave."""
+        self.backend.close()
+        self.context.destroy(linger=LAST_WORDS_MS)
 
     def announce(self) -> None:
         """Tell the front that this rank can serve."""
@@ -104,5 +111,5 @@ def equip(flags: Flags, role: Role, wants: Wants) -> Equipment:
     reactor = Reactor(me, mailbox, link, wake, clock, log)
     return Equipment(
         me, role, host, log, clock, wake, mailbox, link, engine, backend, rows, reactor,
-        flags.file.hash,
+        flags.file.hash, context,
     )  # fmt: skip

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import ctypes
+import mmap
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+
+import pytest
+
+from daemons.prefill.commands import WriteKV
+from daemons.prefill.events import WriteDone, WriteFailed, WriteSkipped
+from daemons.prefill.write_lanes import Source, WriteLanes
+from daemons.protocol.generate import TokenOut
+from daemons.protocol.handshake import KvRegion, RegisterBuffers
+from daemons.protocol.ids import PeerId, RoomKey
+from daemons.protocol.metadata import ROW_BYTES, Row, RowState, pack, unpack
+from daemons.protocol.topology import Fingerprint
+from daemons.runtime.row_memory import RowMemory
+from daemons.transfer.backend import Copy, PeerGone, Region, WriteCut
+
+PAGES, PAGE_BYTES = 4, 64
+D0, D1 = PeerId("d0", 3), PeerId("d1", 4)
+KEY = RoomKey(9, 1)
+
+
+@dataclass
+class Memory:
+    """Pages of one head, with their address."""
+
+    held: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, PAGES * PAGE_BYTES))
+
+    @property
+    def region(self) -> KvRegion:
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self.held))
+        return KvRegion(address, PAGE_BYTES, 0, 0, 0)
+
+
+@dataclass
+class CopyingBackend:
+    """Copies inside this process; a frozen peer waits for the gate."""
+
+    session: str = "here"
+    transport: str = "memmove"
+    gate: threading.Event | None = None
+    begun: threading.Event = field(default_factory=threading.Event)
+    trouble: Exception | None = None
+    writes: list[int] = field(default_factory=list)
+
+    def register(self, regions: Sequence[Region]) -> None: ...
+
+    def write(self, peer: str, copies: Sequence[Copy]) -> None:
+        self.begun.set()
+        if peer == "frozen" and self.gate is not None:
+            self.gate.wait(20)
+        if self.trouble is not None:
+            raise self.trouble
+        self.writes.append(len(copies))
+        for copy in copies:
+            ctypes.memmove(copy.target, copy.source, copy.bytes)
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class Bench:
+    backend: CopyingBackend = field(default_factory=CopyingBackend)
+    ours: Memory = field(default_factory=Memory)
+    theirs: Memory = field(default_factory=Memory)
+    rows: RowMemory = field(default_factory=lambda: RowMemory(2))
+    their_rows: RowMemory = field(default_factory=lambda: RowMemory(2))
+    events: SimpleQueue[object] = field(default_factory=SimpleQueue)
+    wrote: list[int] = field(default_factory=list)
+
+    def lanes(self) -> WriteLanes:
+        source = Source([self.ours.region], PAGES, self.rows)
+        return WriteLanes(
+            self.backend, source, self.events.put, lambda sent, _: self.wrote.append(sent)
+        )
+
+    def buffers(self, peer: PeerId, session: str = "here") -> RegisterBuffers:
+        return RegisterBuffers(
+            sender=peer,
+            to_epoch=1,
+            reply_host="127.0.0.1",
+            reply_port=1,
+            session=session,
+            fingerprint=Fingerprint("m", "fp32", 16, 1, 1, 1),
+            pages=PAGES,
+            regions=(self.theirs.region,),
+            rows_address=self.their_rows.address,
+            row_bytes=ROW_BYTES,
+            rows=2,
+        )
+
+    def event(self) -> object:
+        return self.events.get(timeout=20)
+
+
+ROW = Row(KEY, TokenOut(5))
+LAST = WriteKV(KEY, D0, (0, 2), (3, 1), pack(ROW), source_row=1, target_row=0)
+
+
+def test_pages_and_then_the_row_arrive_at_their_places() -> None:
+    bench = Bench()
+    bench.ours.held[:] = bytes(range(256))
+    lanes = bench.lanes()
+    lanes.learn(D0, bench.buffers(D0))
+    assert lanes.write(LAST) is None
+    assert bench.event() == WriteDone(KEY, 2 * PAGE_BYTES + ROW_BYTES)
+    assert bench.theirs.held[3 * PAGE_BYTES :] == bytes(range(64))
+    assert bench.theirs.held[PAGE_BYTES : 2 * PAGE_BYTES] == bytes(range(128, 192))
+    assert bench.theirs.held[:PAGE_BYTES] == bytes(PAGE_BYTES)
+    assert unpack(bench.their_rows.read(0), KEY) == (RowState.RIGHT, ROW)
+    assert bench.backend.writes == [2, 1]
+    assert bench.wrote == [2 * PAGE_BYTES + ROW_BYTES]
+
+
+def test_a_write_to_a_decode_that_never_registered_is_skipped_at_once() -> None:
+    assert Bench().lanes().write(LAST) == WriteSkipped(KEY)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "cut"), [(PeerGone("refused"), False), (WriteCut("reset"), True)]
+)
+def test_a_failed_write_says_whether_bytes_may_still_land(trouble: Exception, cut: bool) -> None:  # noqa: FBT001
+    bench = Bench(CopyingBackend(trouble=trouble))
+    lanes = bench.lanes()
+    lanes.learn(D0, bench.buffers(D0))
+    lanes.write(LAST)
+    event = bench.event()
+    assert isinstance(event, WriteFailed)
+    assert event.cut is cut
+    assert str(trouble) in event.detail
+
+
+def test_a_page_outside_of_the_pool_is_refused_before_anything_is_sent() -> None:
+    bench = Bench()
+    lanes = bench.lanes()
+    lanes.learn(D0, bench.buffers(D0))
+    lanes.write(WriteKV(KEY, D0, (0,), (PAGES,)))
+    event = bench.event()
+    assert isinstance(event, WriteFailed)
+    assert not event.cut
+    assert bench.backend.writes == []
+
+
+def test_an_unknown_trouble_counts_as_cut() -> None:
+    bench = Bench(CopyingBackend(trouble=RuntimeError("what?")))
+    lanes = bench.lanes()
+    lanes.learn(D0, bench.buffers(D0))
+    lanes.write(LAST)
+    assert bench.event() == WriteFailed(KEY, cut=True, detail="RuntimeError: what?")
+
+
+def test_a_frozen_decode_holds_up_nobody_else_and_its_waiting_writes_can_be_called_off() -> None:
+    gate = threading.Event()
+    bench = Bench(CopyingBackend(gate=gate))
+    lanes = bench.lanes()
+    lanes.learn(D0, bench.buffers(D0, "frozen"))
+    lanes.learn(D1, bench.buffers(D1))
+    first, second = RoomKey(1, 1), RoomKey(2, 1)
+    lanes.write(WriteKV(first, D0, (0,), (0,)))
+    lanes.write(WriteKV(second, D0, (1,), (1,)))
+    lanes.write(WriteKV(KEY, D1, (2,), (2,)))
+    assert bench.event() == WriteDone(KEY, PAGE_BYTES)
+    lanes.call_off(second)
+    gate.set()
+    ends = [bench.event(), bench.event()]
+    assert ends == [WriteDone(first, PAGE_BYTES), WriteSkipped(second)]
+    for end in ends:
+        lanes.settled(end)
+    lanes.write(WriteKV(second, D0, (1,), (1,)))  # the room's number may be used again
+    assert bench.event() == WriteDone(second, PAGE_BYTES)
+
+
+def test_a_forgotten_decode_is_written_to_no_more() -> None:
+    bench = Bench()
+    lanes = bench.lanes()
+    lanes.learn(D0, bench.buffers(D0))
+    lanes.forget(D0)
+    assert lanes.write(LAST) == WriteSkipped(KEY)

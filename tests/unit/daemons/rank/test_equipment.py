@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from daemons.cluster.errors import OperatorError
+from daemons.cluster.load import load
+from daemons.engine.config import EngineConfig
+from daemons.protocol.codec import decode_to_front
+from daemons.protocol.generate import RankReady
+from daemons.protocol.topology import Role
+from daemons.rank.equipment import Wants, equip
+from daemons.runtime.worker import Flags
+from daemons.transfer.config import TransferConfig
+from tests.support.checkpoints import checkpoint
+
+ENGINE = EngineConfig(dtype="fp32", device="cpu", kv_tokens=64, page_size=16)
+
+
+def wants(**other: object) -> Wants:
+    usual = {
+        "host": "local",
+        "bind": "",
+        "advertise": "",
+        "rows": 4,
+        "engine": ENGINE,
+        "transfer": TransferConfig(backend="loopback"),
+    }
+    return Wants(**{**usual, **other})  # type: ignore[arg-type]
+
+
+def flags(folder: Path, model: str) -> Flags:
+    file = folder / "cluster.yaml"
+    file.write_text(f"name: t\nmodel: {model}\nprefill: {{p0: {{}}}}\ndecode: {{d0: {{}}}}\n")
+    return Flags(load(file), "d0", 0, 77, f"ipc://{folder}/link")
+
+
+@pytest.fixture
+def front(tmp_path: Path) -> Iterator[zmq.Socket[bytes]]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    front = context.socket(zmq.PAIR)
+    front.bind(f"ipc://{tmp_path}/link")
+    yield front
+    front.close(linger=0)
+    context.term()
+
+
+def test_a_rank_tells_its_front_what_it_has(tmp_path: Path, front: zmq.Socket[bytes]) -> None:
+    equipment = equip(flags(tmp_path, str(checkpoint("llama"))), Role.DECODE, wants())
+    equipment.announce()
+    assert front.poll(5000)
+    ready = decode_to_front(front.recv())
+    assert isinstance(ready, RankReady)
+    assert (ready.pages, ready.page_size, ready.max_tokens) == (4, 16, 64)
+    assert ready.rank_port == equipment.mailbox.port
+    assert ready.fingerprint == equipment.engine.fingerprint
+    assert ready.transport == "loopback"
+    equipment.close()
+    os.close(equipment.wake.fd)
+
+
+def test_a_model_that_is_not_there_is_the_operators_error(
+    tmp_path: Path, front: zmq.Socket[bytes]
+) -> None:
+    with pytest.raises(OperatorError, match="no model"):
+        equip(flags(tmp_path, str(tmp_path / "nothing")), Role.DECODE, wants())

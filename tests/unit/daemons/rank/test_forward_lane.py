@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from daemons.engine.config import EngineConfig
+from daemons.engine.engine import Engine
+from daemons.engine.step import Begin, End, Item, Run, Sequence, StepDone, StepFailed
+from daemons.protocol.generate import Sampling
+from daemons.protocol.ids import RoomKey
+from daemons.rank.forward_lane import ForwardLane
+from daemons.runtime.reactor import Wake
+from tests.support.checkpoints import checkpoint
+
+KEY = RoomKey(9, 1)
+Take = Callable[[], object]
+
+
+@pytest.fixture
+def engine() -> Engine:
+    config = EngineConfig(dtype="fp32", device="cpu", kv_tokens=64, page_size=16)
+    return Engine.load(config, checkpoint("llama"))
+
+
+def next_event(wake: Wake) -> object:
+    import select
+
+    assert select.select([wake.fd], [], [], 20)[0], "the lane reported nothing"
+    (event,) = wake.take()
+    return event
+
+
+def test_a_begun_room_is_run_and_its_result_is_an_event(engine: Engine) -> None:
+    wake = Wake()
+    lane = ForwardLane(engine, wake)
+    lane.execute(Begin(Sequence(KEY, Sampling(temperature=0), (5, 6))))
+    lane.execute(Run((Item(KEY, (5, 6), 0, (0,), samples=True),)))
+    event = next_event(wake)
+    assert isinstance(event, StepDone)
+    assert event.results[0].key == KEY
+    assert event.results[0].token is not None
+
+
+def test_a_room_that_was_not_begun_or_has_ended_has_an_error_of_its_own(engine: Engine) -> None:
+    wake = Wake()
+    lane = ForwardLane(engine, wake)
+    lane.execute(Begin(Sequence(KEY, Sampling(temperature=0), (5,))))
+    lane.execute(End(KEY))
+    lane.execute(Run((Item(KEY, (5,), 0, (0,), samples=True),)))
+    event = next_event(wake)
+    assert isinstance(event, StepDone)
+    assert "has not begun" in event.results[0].error
+
+
+def test_a_forward_that_breaks_names_its_rooms_and_the_lane_goes_on(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wake = Wake()
+    lane = ForwardLane(engine, wake)
+    lane.execute(Begin(Sequence(KEY, Sampling(temperature=0), (5,))))
+    with monkeypatch.context() as broken:
+        broken.setattr(Engine, "forward", _out_of_memory)
+        lane.execute(Run((Item(KEY, (5,), 0, (0,), samples=True),)))
+        assert next_event(wake) == StepFailed((KEY,), "MemoryError: no memory is left")
+    lane.execute(Run((Item(KEY, (5,), 0, (0,), samples=True),)))
+    assert isinstance(next_event(wake), StepDone)
+
+
+def _out_of_memory(*_: object) -> object:
+    raise MemoryError("no memory is left")
