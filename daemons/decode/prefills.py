@@ -21,6 +21,7 @@ from daemons.runtime.liveness import Life
 from daemons.runtime.peers import PeerCommand, Peers
 
 RETRY_S = 0.5  # between look-ups, and between registrations that are not answered
+ANSWER_S = 5.0  # how long an answer is waited for before the instance is looked up again
 REFUSAL_S = 5.0  # how long a refusal is believed
 
 
@@ -42,6 +43,7 @@ class Prefill:
     since_s: float
     peer: PeerId | None = None
     failure: Failure | None = None
+    asked_s: float = 0.0  # when the registration was last sent
 
 
 @dataclass(slots=True)
@@ -95,7 +97,7 @@ class Prefills:
             failure = Failure(Cause.PAIR_MISMATCH, "prealloc", route.instance, "; ".join(unlike))
             self.known[route.instance] = Prefill(Step.REFUSED, now, failure=failure)
             return []
-        self.known[route.instance] = Prefill(Step.REGISTERING, now, peer)
+        self.known[route.instance] = Prefill(Step.REGISTERING, now, peer, asked_s=now)
         connect = self.peers.add(peer, route.host, route.port, now)
         return [*connect, self._registration(peer)]
 
@@ -128,9 +130,9 @@ class Prefills:
         """Repeat registrations that were not answered."""
         again: list[Send] = []
         for prefill in self.known.values():
-            late = prefill.step is Step.REGISTERING and now - prefill.since_s >= RETRY_S
+            late = prefill.step is Step.REGISTERING and now - prefill.asked_s >= RETRY_S
             if late and prefill.peer is not None:
-                prefill.since_s = now
+                prefill.asked_s = now
                 again.append(self._registration(prefill.peer))
         return again
 
@@ -138,7 +140,12 @@ class Prefills:
         return Send(peer, msgspec.structs.replace(self.buffers, to_epoch=peer.epoch))
 
     def _worth_another_look(self, prefill: Prefill, now: float) -> bool:
-        waits = {Step.UNKNOWN: RETRY_S, Step.REFUSED: REFUSAL_S, Step.LOOKING: 10 * RETRY_S}
+        waits = {
+            Step.LOOKING: ANSWER_S,
+            Step.UNKNOWN: RETRY_S,
+            Step.REGISTERING: ANSWER_S,
+            Step.REFUSED: REFUSAL_S,
+        }
         if prefill.peer is not None and self.peers.liveness.life(prefill.peer) is not Life.ALIVE:
             waits[prefill.step] = 2 * RETRY_S  # silent: it may live on with another epoch
         return prefill.step in waits and now - prefill.since_s >= waits[prefill.step]

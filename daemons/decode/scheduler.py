@@ -48,7 +48,7 @@ from daemons.runtime.events import (
     Submitted,
     Tick,
 )
-from daemons.runtime.liveness import Liveness
+from daemons.runtime.liveness import Life, Liveness
 from daemons.runtime.peers import Peers
 from daemons.runtime.recorder import Recorder
 
@@ -165,20 +165,23 @@ class Scheduler:
             return
         tokens = len(submit.prompt) + submit.sampling.max_tokens - 1
         need = pages_for(tokens, self.config.engine.page_size)
-        if (failure := self._refusal(key, tokens, need)) is not None:
+        if (failure := self._refusal(submit, tokens, need)) is not None:
             self.out.count("rooms_refused")
             self.out.tell_failure(key, failure)
+            self._tell_prefill(submit, failure)
             return
         tale = self.recorder.enter(key, "prealloc", "request came", self._now, peer=submit.prefill)
         tale.prompt_tokens = len(submit.prompt)
         self.prealloc.rooms[key] = Request(submit, key, self._now, self._now, need)
 
-    def _refusal(self, key: RoomKey, tokens: int, need: int) -> Failure | None:
-        me = self.me.instance
+    def _refusal(self, submit: Submit, tokens: int, need: int) -> Failure | None:
+        me, key = self.me.instance, RoomKey(submit.room, submit.attempt)
         if self.draining:
             return Failure(Cause.INSTANCE_DRAINING, "prealloc", me)
         if key in self.quarantine.rooms:
             return Failure(Cause.REQUEST_DUPLICATE, "prealloc", me, "its pages are in quarantine")
+        if not submit.prompt:
+            return Failure(Cause.REQUEST_INVALID, "prealloc", me, "the prompt is empty")
         if need > self.pages.size:
             detail = f"{tokens} tokens need {need} pages, the pool has {self.pages.size}"
             return Failure(Cause.REQUEST_TOO_LONG, "prealloc", me, detail)
@@ -329,7 +332,14 @@ class Scheduler:
         self.out.tell_failure(key, failure)
         if key in self.transfer.rooms:
             self._isolate(request, failure, fence)
+        elif key in self.prealloc.rooms:
+            self._tell_prefill(request.submit, failure)
         self._end(request, failure)
+
+    def _tell_prefill(self, submit: Submit, failure: Failure) -> None:
+        """Tell prefill once, if we know it, not to wait for a room that has no destination."""
+        if (peer := self.prefills.ready(submit.prefill)) is not None:
+            self.out.abort(peer, RoomKey(submit.room, submit.attempt), failure)
 
     def _isolate(self, request: Request, failure: Failure, fence: Fence | None) -> None:
         """Put what a writer may still write into quarantine, and ask the writer."""
@@ -341,6 +351,8 @@ class Scheduler:
         held = Held(peer, pages, request.row, failure, self._now)
         self.quarantine.rooms[key] = held
         request.pages, request.row = [], None
+        if request.status is Status.SUCCESS:
+            fence = Fence.CLEAN
         if fence is not None:
             self.quarantine.answered(key, peer, fence, self._now)
         elif peer in self.peers.addresses:  # the dead are not asked
@@ -430,6 +442,8 @@ class Scheduler:
                 self.out.do(ReadRow(request.key, request.row))
         for key, held in self.quarantine.unanswered(now):
             self.out.abort(held.peer, key, held.failure)
+            if self.peers.liveness.life(held.peer) is Life.SUSPECT:  # a newer life would be proof
+                self.out.do(*self.prefills.need(held.peer.instance, now))
 
     def _check_deadlines(self, request: Request) -> None:
         stage, now = self.recorder.stage(request.key), self._now

@@ -28,7 +28,7 @@ class BootstrapQueue:
 
     def keep_orphan(self, key: RoomKey, destination: Destination, now: float) -> bool:
         """Keep a destination whose request has not come; False when there is no place."""
-        if len(self.orphans) >= self.max_orphans:
+        if key not in self.orphans and len(self.orphans) >= self.max_orphans:
             return False
         self.orphans.setdefault(key, (destination, now))
         return True

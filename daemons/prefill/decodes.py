@@ -14,6 +14,8 @@ from daemons.protocol.ids import PeerId
 from daemons.protocol.metadata import ROW_BYTES
 from daemons.protocol.topology import Fingerprint, differences
 
+ADDRESS_LIMIT = 2**63  # copy plans count in signed 64 bits
+
 
 @dataclass(slots=True)
 class Decodes:
@@ -30,6 +32,10 @@ class Decodes:
             return "; ".join(wrong)
         if buffers.row_bytes != ROW_BYTES:
             return f"row_bytes: ours {ROW_BYTES}, theirs {buffers.row_bytes}"
+        ends = [r.address + buffers.pages * r.page_bytes for r in buffers.regions]
+        ends.append(buffers.rows_address + buffers.rows * buffers.row_bytes)
+        if max(ends) > ADDRESS_LIMIT:
+            return f"memory up to {max(ends):#x}, addresses end at {ADDRESS_LIMIT:#x}"
         ours = {(r.layer, r.kind, r.head): r.page_bytes for r in self.regions}
         theirs = {(r.layer, r.kind, r.head): r.page_bytes for r in buffers.regions}
         if len(theirs) != len(buffers.regions):

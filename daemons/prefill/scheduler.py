@@ -183,6 +183,8 @@ class Scheduler:
         me = self.me.instance
         if self.draining:
             return Failure(Cause.INSTANCE_DRAINING, "bootstrap", me)
+        if not submit.prompt:
+            return Failure(Cause.REQUEST_INVALID, "bootstrap", me, "the prompt is empty")
         need = pages_for(len(submit.prompt), self.config.engine.page_size)
         if need > self.pages.size:
             detail = (
@@ -210,11 +212,21 @@ class Scheduler:
         elif (request := self._live(key)) is not None:
             if request.destination is None:
                 self._attach(request, destination)
+            elif request.peer != destination.sender:
+                detail = f"the room goes to {request.peer}"
+                failure = Failure(Cause.REQUEST_DUPLICATE, "bootstrap", self.me.instance, detail)
+                self.out.refuse(destination, failure)
         elif not self.bootstrap.keep_orphan(key, destination, self._now):
             detail = f"{self.config.max_orphans} unclaimed rooms are waiting"
-            failure = Failure(Cause.QUEUE_FULL, "bootstrap", self.me.instance, detail)
-            if self.tombs.put(key, Tomb(Fence.CLEAN, failure), self._now):
-                self.out.refuse(destination, failure)
+            self._refuse_stranger(
+                destination, Failure(Cause.QUEUE_FULL, "bootstrap", self.me.instance, detail)
+            )
+
+    def _refuse_stranger(self, destination: Destination, failure: Failure) -> None:
+        """Refuse a room whose request has not come; it is refused too if it comes yet."""
+        key = RoomKey(destination.room, destination.attempt)
+        if self.tombs.put_stranger(key, Tomb(Fence.CLEAN, failure), self._now):
+            self.out.refuse(destination, failure)
 
     def _attach(self, request: Request, destination: Destination) -> None:
         request.destination = destination
@@ -263,7 +275,12 @@ class Scheduler:
         request.computed += chunk
         request.since_s = self._now
         request.prompt_logprobs.extend(result.prompt_logprobs)
-        request.first = result.token
+        if request.computed == len(request.prompt):
+            request.first = result.token
+            if request.first is None:
+                me, detail = self.me.instance, "no token came out of the forward"
+                self._fail(request, Failure(Cause.ENGINE_FAILED, "forward", me, detail))
+                return
         self.recorder.note(request.key, "chunk computed", self._now, tokens=chunk)
         self.out.count("prompt_tokens", chunk)
         if request.first is not None:
@@ -350,9 +367,8 @@ class Scheduler:
         if request.unsettled:
             return
         if self.tombs.get(key) is None:
-            if not self.tombs.put(key, Tomb(request.fence, failure), self._now):
-                return  # no place to remember it: the next tick tries again
-            if request.peer in self.decodes.known:
+            self.tombs.put(key, Tomb(request.fence, failure), self._now)
+            if request.peer is not None and request.peer in self.decodes.known:
                 self.out.final(request.peer, key, failure, request.fence, request.sent_bytes)
         if request.step_tokens:
             return
@@ -378,6 +394,9 @@ class Scheduler:
         for request in self.rooms():
             stage = self.recorder.stage(request.key)
             self._fail(request, Failure(Cause.INSTANCE_STOPPING, stage, self.me.instance))
+        failure = Failure(Cause.INSTANCE_STOPPING, "bootstrap", self.me.instance)
+        for orphan in self.bootstrap.expired_orphans(self._now, 0.0):
+            self._refuse_stranger(orphan, failure)
 
     # --- peers ------------------------------------------------------------------------------
 
@@ -425,9 +444,12 @@ class Scheduler:
         orphan = self.bootstrap.orphans.get(key)
         if orphan is not None and orphan[0].sender == abort.sender:
             del self.bootstrap.orphans[key]
-        tomb = self.tombs.get(key) or Tomb(Fence.CLEAN, abort.failure)
-        if self.tombs.put(key, tomb, self._now):
-            self.out.answer(abort, tomb.fence)
+        tomb = self.tombs.get(key)
+        if tomb is None:
+            tomb = Tomb(Fence.CLEAN, abort.failure)
+            if not self.tombs.put_stranger(key, tomb, self._now):
+                return  # it will be asked again
+        self.out.answer(abort, tomb.fence)
 
     def _bury(self, peer: PeerId, evidence: str) -> None:
         if peer not in self.peers.addresses:
@@ -459,13 +481,9 @@ class Scheduler:
         for orphan in self.bootstrap.expired_orphans(now, timers.destination_s):
             detail = f"no request came within {timers.destination_s} s"
             failure = Failure(Cause.PEER_NEVER_CAME, "bootstrap", self.me.instance, detail)
-            key = RoomKey(orphan.room, orphan.attempt)
-            if self.tombs.put(key, Tomb(Fence.CLEAN, failure), now):
-                self.out.refuse(orphan, failure)
+            self._refuse_stranger(orphan, failure)
         for request in self.rooms():
             self._check_deadlines(request)
-        for request in list(self.ending.values()):
-            self._settle(request)
         self.tombs.expire(now)
 
     def _check_deadlines(self, request: Request) -> None:

@@ -19,7 +19,7 @@ ROOM_SHORT_DIGITS = 8
 Room = Annotated[int, msgspec.Meta(gt=0, lt=ROOM_LIMIT)]
 Attempt = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 Epoch = Annotated[int, msgspec.Meta(gt=0, lt=ROOM_LIMIT)]
-InstanceName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
+InstanceName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9-]{0,31}\Z")]
 Rank = Annotated[int, msgspec.Meta(ge=0, lt=4096)]
 Port = Annotated[int, msgspec.Meta(gt=0, lt=65536)]
 

@@ -37,10 +37,12 @@ class Liveness:
         self._remember_dead = remember_dead
         self._watched: dict[PeerId, _Watched] = {}
         self._dead: dict[PeerId, None] = {}
+        self._newest: dict[tuple[str, int], int] = {}  # epoch of each instance and rank
 
     def watch(self, peer: PeerId, now: float) -> None:
         """Begin to expect heartbeats of ``peer``."""
         self._watched.setdefault(peer, _Watched(now, now))
+        self._note_epoch(peer)
 
     def heard(self, peer: PeerId, now: float) -> bool:
         """Note a sign of life; says whether the peer had been suspect until now."""
@@ -55,6 +57,7 @@ class Liveness:
         """Note that ``peer`` is dead for good."""
         self._watched.pop(peer, None)
         self._dead[peer] = None
+        self._note_epoch(peer)
         while len(self._dead) > self._remember_dead:
             del self._dead[next(iter(self._dead))]
 
@@ -64,8 +67,9 @@ class Liveness:
         return watched.life if watched else Life.DEAD
 
     def is_buried(self, peer: PeerId) -> bool:
-        """Say whether this very life of an instance is known to have ended."""
-        return peer in self._dead
+        """Say whether this very life is known to have ended: proven dead, or not the newest."""
+        newest = self._newest.get((peer.instance, peer.rank), 0)
+        return peer in self._dead or peer.epoch < newest
 
     def heartbeats_due(self, now: float) -> list[PeerId]:
         """Return the peers to send a heartbeat to, and count it as sent."""
@@ -97,3 +101,7 @@ class Liveness:
             if (other.instance, other.rank) == (peer.instance, peer.rank)
             and other.epoch < peer.epoch
         ]
+
+    def _note_epoch(self, peer: PeerId) -> None:
+        place = (peer.instance, peer.rank)
+        self._newest[place] = max(peer.epoch, self._newest.get(place, 0))

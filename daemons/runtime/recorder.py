@@ -105,6 +105,7 @@ class Recorder:
         tale.failure = failure
         ring = self._ended[failure is not None]
         ring[key] = tale
+        ring.move_to_end(key)
         while len(ring) > self._limits[failure is not None]:
             ring.popitem(last=False)
         return tale
@@ -133,7 +134,8 @@ class Recorder:
 
     def rows(self, now_s: float, *, ended: int = 50) -> list[RoomRow]:
         """Return open rooms, then up to ``ended`` of the last failed and the last good ones."""
-        last = [*self._ended[True].values()][-ended:] + [*self._ended[False].values()][-ended:]
+        failed, good = ([*self._ended[bad].values()] for bad in (True, False))
+        last = failed[max(0, len(failed) - ended) :] + good[max(0, len(good) - ended) :]
         return [self._row(tale, now_s) for tale in (*self._open.values(), *reversed(last))]
 
     def _row(self, tale: Tale, now_s: float) -> RoomRow:

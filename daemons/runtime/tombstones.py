@@ -1,6 +1,7 @@
 """Rooms that are over, remembered for a time, since messages about them come in any order.
 
-Bounded without forgetting too early: when it is full it takes no more, and says so.
+Rooms that were here are always remembered: how many there are is ours to say. Those that only
+others speak of are bounded; when there are too many nothing more is promised about them.
 """
 
 from __future__ import annotations
@@ -19,18 +20,25 @@ class Tombstones(Generic[T]):
     """What is to be said about each ended room, kept for ``keep_s``."""
 
     keep_s: float
-    limit: int = 100_000
+    limit: int = 100_000  # of rooms that were never here
     _stones: OrderedDict[RoomKey, tuple[float, T]] = field(default_factory=OrderedDict)
+    _strangers: set[RoomKey] = field(default_factory=set)
 
     def __len__(self) -> int:
         return len(self._stones)
 
-    def put(self, key: RoomKey, what: T, now: float) -> bool:
-        """Remember ``what``; False when there is no place, and nothing may be promised."""
-        if key not in self._stones and len(self._stones) >= self.limit:
-            return False
+    def put(self, key: RoomKey, what: T, now: float) -> None:
+        """Remember how a room of ours ended."""
+        self._strangers.discard(key)
         self._stones[key] = (now, what)
         self._stones.move_to_end(key)
+
+    def put_stranger(self, key: RoomKey, what: T, now: float) -> bool:
+        """Remember a room that was never here; False when there is no place."""
+        if key not in self._strangers and len(self._strangers) >= self.limit:
+            return False
+        self.put(key, what, now)
+        self._strangers.add(key)
         return True
 
     def get(self, key: RoomKey) -> T | None:
@@ -45,3 +53,4 @@ class Tombstones(Generic[T]):
             if now - at < self.keep_s:
                 return
             del self._stones[key]
+            self._strangers.discard(key)

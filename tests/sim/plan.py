@@ -157,7 +157,7 @@ def _timers(rng: Random) -> Timers:
         heartbeat_s=0.5,
         peer_timeout_s=rng.choice((1.5, 2.5)),
         settle_s=rng.choice((0.5, 1.0, 2.0)),
-        tombstone_s=40.0,
+        tombstone_s=20.0,
     )
 
 
