@@ -91,7 +91,10 @@ def _ours(cluster: Cluster) -> Sequence[str]:
 
 
 def _is_ours(address: str) -> bool:
-    """Say whether an address belongs to this machine: only then can a socket be bound to it."""
+    """Say whether an address belongs to this machine: only then is it its own way to itself.
+
+    Nothing is sent. (Binding to it would not tell: with ip_nonlocal_bind any address can be.)
+    """
     try:
         found = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)
     except OSError:
@@ -99,8 +102,9 @@ def _is_ours(address: str) -> bool:
     for family, kind, proto, _, sockaddr in found:
         with socket.socket(family, kind, proto) as probe:
             try:
-                probe.bind(sockaddr)
+                probe.connect((sockaddr[0], 9, *sockaddr[2:]))
             except OSError:
                 continue
-            return True
+            if probe.getsockname()[0] == sockaddr[0]:
+                return True
     return False

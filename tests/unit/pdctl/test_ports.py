@@ -19,7 +19,7 @@ def test_a_port_that_is_listened_on_is_not_free() -> None:
 
 
 def test_an_address_of_another_machine_counts_as_free() -> None:
-    assert is_free("192.0.2.1", 80)
+    assert is_free("203.0.113.1", 80)
     assert is_free("no.such.host.invalid", 80)
 
 
