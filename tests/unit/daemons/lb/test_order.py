@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemons.lb.order import CHAT, COMPLETIONS, GENERATE, BadOrder, read_order
+
+
+def order_items(path: str, body: dict[str, Any]) -> int | None:
+    return read_order(path, json.dumps(body).encode(), 100).items
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "items"),
+    [
+        (GENERATE, {"text": "a"}, None),
+        (GENERATE, {"text": ["a"]}, 1),
+        (GENERATE, {"text": ["a", "b"]}, 2),
+        (GENERATE, {"input_ids": [1, 2, 3]}, None),
+        (GENERATE, {"input_ids": [[1], [2, 3], [4]]}, 3),
+        (GENERATE, {}, None),
+        (COMPLETIONS, {"prompt": "a"}, None),
+        (COMPLETIONS, {"prompt": ["a", "b"]}, 2),
+        (COMPLETIONS, {"prompt": [1, 2]}, None),
+        (COMPLETIONS, {"prompt": [[1, 2], [3]]}, 2),
+        (CHAT, {"messages": [{"role": "user", "content": "a"}] * 3}, None),
+    ],
+)
+def test_a_list_of_prompts_is_a_batch_and_a_list_of_tokens_is_not(
+    path: str, body: dict[str, Any], items: int | None
+) -> None:
+    assert order_items(path, body) == items
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'"x"', b"null", b"{", b'{"text": nope}', b"\xff"])
+def test_what_is_no_json_object_is_refused(body: bytes) -> None:
+    with pytest.raises(BadOrder, match="body"):
+        read_order(GENERATE, body, 100)
+
+
+@pytest.mark.parametrize("prompts", [[], ["a"] * 101])
+def test_a_batch_of_none_or_too_many_is_refused(prompts: list[str]) -> None:
+    with pytest.raises(BadOrder, match="1 to 100 are served"):
+        read_order(COMPLETIONS, json.dumps({"prompt": prompts}).encode(), 100)
+
+
+def test_deep_nesting_is_refused_and_not_followed() -> None:
+    with pytest.raises(BadOrder):
+        read_order(GENERATE, b'{"text": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 100)
+
+
+def test_one_prompt_gets_scalars() -> None:
+    body = read_order(GENERATE, b'{"text": "a", "more": 1}', 100).body([7], "h", 8998, "p0")
+    assert json.loads(body) == {
+        "text": "a",
+        "more": 1,
+        "bootstrap_host": "h",
+        "bootstrap_port": 8998,
+        "bootstrap_room": 7,
+        "bootstrap_instance": "p0",
+    }
+
+
+def test_a_batch_gets_lists() -> None:
+    body = read_order(GENERATE, b'{"text": ["a", "b"]}', 100).body([7, 8], "h", 8998, "p0")
+    said = json.loads(body)
+    assert said["bootstrap_room"] == [7, 8]
+    assert said["bootstrap_host"] == ["h", "h"]
+    assert said["bootstrap_port"] == [8998, 8998]
+    assert said["bootstrap_instance"] == "p0"
+
+
+def test_what_the_client_said_about_the_meeting_is_not_believed() -> None:
+    raw = b'{"text": "a", "bootstrap_host": "evil", "bootstrap_attempt": 9, "bootstrap_room": 1}'
+    said = json.loads(read_order(GENERATE, raw, 100).body([7], "h", 8998, "p0"))
+    assert (said["bootstrap_host"], said["bootstrap_room"]) == ("h", 7)
+    assert "bootstrap_attempt" not in said
+
+
+def test_other_fields_keep_their_very_bytes() -> None:
+    raw = b'{"text": "a", "x": 1e400, "y": 0.10000000000000000000001, "z": {"k" : [1,2 ]}}'
+    body = read_order(GENERATE, raw, 100).body([7], "h", 8998, "p0")
+    for kept in (b"1e400", b"0.10000000000000000000001", b'{"k" : [1,2 ]}'):
+        assert kept in body
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(st.text(max_size=8).filter(lambda n: not n.startswith("bootstrap_")), values)
+)
+def test_any_fields_pass_unchanged(fields: dict[str, Any]) -> None:
+    raw = json.dumps(fields, ensure_ascii=False).encode("utf-8", "ignore")
+    given_fields = json.loads(raw)
+    said = json.loads(read_order(CHAT, raw, 100).body([7], "h", 1, "p0"))
+    assert {name: said[name] for name in given_fields} == given_fields
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "wants"),
+    [
+        (GENERATE, {"return_logprob": True}, True),
+        (GENERATE, {"return_logprob": [False, True]}, True),
+        (GENERATE, {"return_logprob": [False]}, False),
+        (GENERATE, {}, False),
+        (CHAT, {"return_logprob": True}, False),
+    ],
+)
+def test_prompt_logprobs_are_merged_where_generate_asks_for_them(
+    path: str, body: dict[str, Any], *, wants: bool
+) -> None:
+    assert read_order(path, json.dumps(body).encode(), 100).wants_prompt_logprobs is wants
+
+
+@pytest.mark.parametrize(("stream", "expected"), [(True, True), (False, False), (None, False)])
+def test_only_true_is_a_stream(*, stream: bool | None, expected: bool) -> None:
+    assert read_order(CHAT, json.dumps({"stream": stream}).encode(), 1).stream is expected

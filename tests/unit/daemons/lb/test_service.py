@@ -1,0 +1,445 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import aiohttp
+import pytest
+
+from daemons.lb import dispatch
+from daemons.protocol.ids import ROOM_LIMIT, room_hex
+from daemons.protocol.topology import Fingerprint, State
+
+from .conftest import (
+    Balancer,
+    FakeWorker,
+    MakeBalancer,
+    MakeWorker,
+    breaks,
+    events,
+    explained,
+    waits,
+    whole,
+)
+
+DEADLINE_S = 10.0
+ONE, TWO = {"text": "a"}, {"text": "ab"}
+FINGERPRINT = Fingerprint("m", "fp32", 16, 2, 2, 8)
+
+
+async def happens(event: asyncio.Event) -> None:
+    await asyncio.wait_for(event.wait(), DEADLINE_S)
+
+
+async def idle(balancer: Balancer) -> None:
+    """Wait until the balancer has no open request and no load."""
+    if balancer.service.open_requests:
+        await happens(balancer.service.idle)
+    for task in list(balancer.service.lingering.tasks):
+        await asyncio.wait({task}, timeout=DEADLINE_S)
+    await asyncio.sleep(0)
+    assert dict(balancer.service.fleet.rooms) == {}
+    assert balancer.service.rooms.live == set()
+    assert sum(balancer.service.recorder.counts().values()) == 0
+
+
+async def read(response: aiohttp.ClientResponse) -> tuple[int, Any]:
+    return response.status, await response.json()
+
+
+@pytest.fixture
+async def p0(fake: MakeWorker) -> FakeWorker:
+    return await fake("p0", whole({"text": "prefill"}))
+
+
+@pytest.fixture
+async def d0(fake: MakeWorker) -> FakeWorker:
+    return await fake("d0", whole({"text": "decode"}))
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/generate", {"text": "a", "sampling_params": {"max_new_tokens": 3}}),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 3}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+    ],
+)
+async def test_a_request_reaches_both_legs_with_one_room(
+    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker, path: str, body: dict[str, Any]
+) -> None:
+    lb = await balancer(p0, d0)
+    async with lb.post(path, body) as response:
+        assert await read(response) == (200, {"text": "decode"})
+    await idle(lb)
+    assert p0.bodies == d0.bodies
+    assert (p0.paths, d0.paths) == ([path], [path])
+    room = d0.said.pop("bootstrap_room")
+    assert 0 < room < ROOM_LIMIT
+    assert {**d0.said, "bootstrap_room": room} == {
+        **body,
+        "bootstrap_host": "127.0.0.1",
+        "bootstrap_port": 8998,
+        "bootstrap_room": room,
+        "bootstrap_instance": "p0",
+    }
+
+
+async def test_each_item_of_a_batch_has_its_own_room(
+    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker
+) -> None:
+    lb = await balancer(p0, d0)
+    async with lb.post("/v1/completions", {"prompt": ["a", "b", "c"]}) as response:
+        assert response.status == 200
+    rooms = d0.said["bootstrap_room"]
+    assert len(set(rooms)) == 3
+    for room in rooms:
+        async with lb.get(f"/rooms/{room_hex(room)}") as response:
+            assert (await response.json())["stories"][0]["facts"]["batch"] == "3"
+
+
+async def test_a_stream_is_passed_on_with_its_end_mark(
+    balancer: MakeBalancer, fake: MakeWorker
+) -> None:
+    lb = await balancer(await fake("p0", events(ONE)), await fake("d0", events(ONE, TWO)))
+    async with lb.post("/generate", {"text": "a", "stream": True}) as response:
+        assert response.content_type == "text/event-stream"
+        assert await response.read() == (
+            b'data: {"text": "a"}\n\ndata: {"text": "ab"}\n\ndata: [DONE]\n\n'
+        )
+    await idle(lb)
+
+
+async def test_headers_that_belong_to_the_request_are_passed_on_and_others_are_not(
+    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker
+) -> None:
+    lb = await balancer(p0, d0, total_s=30)
+    headers = {
+        "X-Request-ID": "r1",
+        "traceparent": "00-1-2-01",
+        "Authorization": "Bearer k",
+        "Cookie": "a=b",
+    }
+    async with lb.post("/generate", {"text": "a"}, headers=headers) as response:
+        assert response.status == 200
+    for worker in (p0, d0):
+        seen = worker.headers[0]
+        assert (seen["X-Request-ID"], seen["traceparent"]) == ("r1", "00-1-2-01")
+        assert (seen["Authorization"], seen["X-Request-Timeout"]) == ("Bearer k", "30.000")
+        assert "Cookie" not in seen
+
+
+@pytest.mark.parametrize(("asked", "told"), [("5", "5.000"), ("9000", "30.000")])
+async def test_a_client_may_shorten_its_time_but_not_lengthen_it(
+    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker, asked: str, told: str
+) -> None:
+    lb = await balancer(p0, d0, total_s=30)
+    async with lb.post("/generate", {}, headers={"X-Request-Timeout": asked}):
+        assert d0.headers[0]["X-Request-Timeout"] == told
+
+
+@pytest.mark.parametrize("asked", ["soon", "0", "-1", "nan"])
+async def test_a_time_that_is_none_is_refused(
+    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker, asked: str
+) -> None:
+    lb = await balancer(p0, d0)
+    async with lb.post("/generate", {}, headers={"X-Request-Timeout": asked}) as response:
+        assert response.status == 400
+    assert d0.bodies == []
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{", b'{"prompt": []}', b'{"prompt": ["a", "b", "c"]}']
+)
+async def test_a_body_that_cannot_be_served_is_400_and_reaches_no_worker(
+    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker, body: bytes
+) -> None:
+    lb = await balancer(p0, d0, max_items=2)
+    async with lb.post("/v1/completions", body) as response:
+        status, answer = await read(response)
+    assert (status, answer["error"]["cause"]) == (400, "request.invalid")
+    assert p0.bodies == d0.bodies == []
+    await idle(lb)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("failing", ["p0", "d0"])
+async def test_the_client_gets_status_and_body_of_the_leg_that_failed(
+    balancer: MakeBalancer, fake: MakeWorker, failing: str, *, stream: bool
+) -> None:
+    bad = explained("queue.full", 503, peer=failing, stage="queue")
+    p0 = await fake("p0", bad if failing == "p0" else waits())
+    d0 = await fake("d0", bad if failing == "d0" else waits())
+    lb = await balancer(p0, d0)
+    async with lb.post("/generate", {"text": "a", "stream": stream}) as response:
+        status, answer = await read(response)
+    assert (status, answer["error"]["cause"], answer["error"]["peer"]) == (
+        503,
+        "queue.full",
+        failing,
+    )
+    await happens((d0 if failing == "p0" else p0).left)
+    await idle(lb)
+
+
+async def test_an_error_after_the_head_is_the_last_event_and_no_end_mark_follows(
+    balancer: MakeBalancer, fake: MakeWorker
+) -> None:
+    told = {"error": {"message": "m", "code": 504, "cause": "progress.timeout", "stage": "running"}}
+    lb = await balancer(await fake("p0", events(ONE)), await fake("d0", events(ONE, told)))
+    async with lb.post("/generate", {"text": "a", "stream": True}) as response:
+        assert response.status == 200
+        *_, last, nothing = (await response.read()).split(b"\n\n")
+    assert json.loads(last.removeprefix(b"data: ")) == told
+    assert nothing == b""
+    await idle(lb)
+
+
+async def test_a_killed_decode_is_told_with_room_stage_peer_and_cause(
+    balancer: MakeBalancer, fake: MakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "EXPLAIN_S", 0.01)
+    p0, d0 = await fake("p0", waits()), await fake("d0", breaks())
+    lb = await balancer(p0, d0)
+    async with lb.post("/generate", {"text": "a"}) as response:
+        status, answer = await read(response)
+    error = answer["error"]
+    assert status == 502
+    assert (error["room"], error["attempt"]) == (d0.said["bootstrap_room"], 1)
+    assert (error["stage"], error["peer"], error["cause"]) == ("dispatch", "d0", "lb.worker_gone")
+    assert error["retry"] is True
+    async with lb.get(f"/rooms/{room_hex(error['room'])}") as response:
+        (story,) = (await response.json())["stories"]
+    assert story["failure"]["cause"] == "lb.worker_gone"
+    assert story["facts"]["why"].startswith("least rooms")
+    await idle(lb)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_ends_both_legs(
+    balancer: MakeBalancer, fake: MakeWorker, *, stream: bool
+) -> None:
+    p0, d0 = await fake("p0", waits()), await fake("d0", waits())
+    lb = await balancer(p0, d0)
+    asking = asyncio.ensure_future(lb.post("/generate", {"text": "a", "stream": stream}))
+    await happens(p0.came)
+    await happens(d0.came)
+    asking.cancel()
+    await happens(p0.left)
+    await happens(d0.left)
+    await idle(lb)
+    (row,) = lb.service.recorder.rows(time.time())
+    assert row.failure is not None
+    assert row.failure.cause.value == "client.disconnected"
+
+
+async def test_a_client_that_leaves_in_the_middle_of_a_stream_ends_both_legs(
+    balancer: MakeBalancer, fake: MakeWorker
+) -> None:
+    p0, d0 = await fake("p0", waits()), await fake("d0", events(ONE, between=asyncio.Event()))
+    lb = await balancer(p0, d0)
+    async with lb.post("/generate", {"text": "a", "stream": True}) as response:
+        assert await response.content.readany() == b'data: {"text": "a"}\n\n'
+        response.close()
+    await happens(p0.left)
+    await happens(d0.left)
+    await idle(lb)
+
+
+@pytest.mark.parametrize("status", [400, 404, 409, 413, 422, 429])
+async def test_a_4xx_never_takes_a_worker_out(
+    balancer: MakeBalancer, fake: MakeWorker, p0: FakeWorker, status: int
+) -> None:
+    d0 = await fake("d0", whole({"error": {"message": "no"}}, status))
+    lb = await balancer(p0, d0)
+    for _ in range(30):
+        async with lb.post("/generate", {"text": "a"}) as response:
+            assert response.status == status
+    assert len(d0.bodies) == 30
+    await idle(lb)
+
+
+async def test_a_worker_that_refuses_connections_is_out_until_the_fleet_hears_of_it(
+    balancer: MakeBalancer, fake: MakeWorker, p0: FakeWorker, d0: FakeWorker
+) -> None:
+    d1 = await fake("d1", whole({"text": "other"}))
+    lb = await balancer(p0, d0, d1, policy="round_robin")
+    gone = d0.info()
+    await d0.stop()
+    async with lb.post("/generate", {"text": "a"}) as response:
+        status, answer = await read(response)
+    assert (status, answer["error"]["peer"]) == (502, "d0")
+    for _ in range(6):
+        async with lb.post("/generate", {"text": "a"}) as response:
+            assert await read(response) == (200, {"text": "other"})
+    now = time.monotonic()
+    lb.service.fleet.see([p0.info(), gone, d1.info()], now + 5)
+    assert [pair.decode.name for pair in lb.service.fleet.pairs(now + 5)] == ["d0", "d1"]
+    await idle(lb)
+
+
+async def test_without_a_pair_the_answer_is_503_with_the_reason(
+    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker
+) -> None:
+    lb = await balancer()
+    async with lb.post("/generate", {"text": "a"}) as response:
+        status, answer = await read(response)
+        assert "Retry-After" in response.headers
+    assert (status, answer["error"]["cause"]) == (503, "lb.no_pair")
+    assert "no prefill is registered" in answer["error"]["message"]
+    lb.see(p0)
+    async with lb.post("/generate", {"text": "a"}) as response:
+        assert "no decode is registered" in (await response.json())["error"]["message"]
+    other = Fingerprint("m", "bf16", 16, 2, 2, 8)
+    infos = [p0.info(fingerprint=FINGERPRINT), d0.info(fingerprint=other)]
+    lb.service.fleet.see(infos, time.monotonic())
+    async with lb.post("/generate", {"text": "a"}) as response:
+        assert "dtype: p0 'fp32', d0 'bf16'" in (await response.json())["error"]["message"]
+
+
+async def test_health_says_whether_a_request_would_be_served(
+    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker
+) -> None:
+    lb = await balancer(p0)
+    async with lb.get("/health") as response:
+        assert response.status == 503
+    lb.see(p0, d0)
+    async with lb.get("/health") as response:
+        assert await read(response) == (200, {"status": "ok", "pairs": 1})
+    assert d0.bodies == []
+
+
+async def test_a_health_check_can_have_a_token_made(
+    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker
+) -> None:
+    lb = await balancer(p0, d0)
+    async with lb.get("/health_generate") as response:
+        assert response.status == 200
+    assert d0.said["sampling_params"]["max_new_tokens"] == 1
+    assert p0.paths == d0.paths == ["/generate"]
+
+
+async def test_a_draining_balancer_takes_no_more_requests(
+    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker
+) -> None:
+    lb = await balancer(p0, d0)
+    lb.service.state = State.DRAINING
+    async with lb.post("/generate", {"text": "a"}) as response:
+        status, answer = await read(response)
+    assert (status, answer["error"]["cause"]) == (503, "instance.draining")
+    async with lb.get("/health") as response:
+        assert response.status == 503
+
+
+async def test_many_requests_at_once_leave_no_trace(
+    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker
+) -> None:
+    lb = await balancer(p0, d0)
+
+    async def one() -> int:
+        async with lb.post("/generate", {"text": ["a", "b"]}) as response:
+            status: int = response.status
+            return status
+
+    assert set(await asyncio.gather(*(one() for _ in range(100)))) == {200}
+    rooms = [room for body in d0.bodies for room in json.loads(body)["bootstrap_room"]]
+    assert len(set(rooms)) == 200
+    await idle(lb)
+
+
+async def test_load_is_counted_while_a_room_is_in_flight(
+    balancer: MakeBalancer, fake: MakeWorker, p0: FakeWorker
+) -> None:
+    go = asyncio.Event()
+    d0 = await fake("d0", waits(go, whole({})))
+    lb = await balancer(p0, d0)
+    asking = asyncio.ensure_future(lb.post("/generate", {"text": ["a", "b", "c"]}))
+    await happens(d0.came)
+    async with asyncio.timeout(DEADLINE_S):
+        while lb.service.fleet.rooms["p0", 1]:  # noqa: ASYNC110 - prefill's leg ends first
+            await asyncio.sleep(0)
+    assert lb.service.fleet.rooms["d0", 1] == 3
+    go.set()
+    (await asking).release()
+    await idle(lb)
+
+
+async def test_models_are_those_of_a_worker_and_a_dead_one_is_passed_over(
+    balancer: MakeBalancer, fake: MakeWorker, p0: FakeWorker
+) -> None:
+    d0 = await fake("d0", whole({"data": [{"id": "m", "owned_by": "sglang"}]}))
+    lb = await balancer(d0, p0)
+    for path in ("/v1/models", "/get_model_info"):
+        async with lb.get(path) as response:
+            assert (await response.json())["data"][0]["id"] == "m"
+    await d0.stop()
+    async with lb.get("/v1/models") as response:
+        assert await response.json() == {"text": "prefill"}
+    await p0.stop()
+    async with lb.get("/v1/models") as response:
+        assert response.status == 503
+
+
+async def test_an_abort_is_passed_on_to_every_worker(
+    balancer: MakeBalancer, fake: MakeWorker, p0: FakeWorker, d0: FakeWorker
+) -> None:
+    d1 = await fake("d1", whole({"error": {}}, 404))
+    lb = await balancer(p0, d0, d1)
+    async with lb.post("/abort_request", {"rid": "r1"}) as response:
+        assert await read(response) == (200, {"workers": {"d0": 200, "d1": 404, "p0": 200}})
+    assert (p0.said, d0.said, d1.said) == ({"rid": "r1"}, {"rid": "r1"}, {"rid": "r1"})
+    lb.see()
+    async with lb.post("/abort_request", {"rid": "r1"}) as response:
+        assert response.status == 502
+
+
+async def test_rooms_status_fleet_and_metrics_tell_what_was_served(
+    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker
+) -> None:
+    lb = await balancer(p0, d0)
+    async with lb.post("/generate", {"text": "a"}) as response:
+        assert response.status == 200
+    room = d0.said["bootstrap_room"]
+    async with lb.get("/rooms") as response:
+        (row,) = (await response.json())["rooms"]
+    assert (row["room"], row["stage"], row["peer"]) == (room, "done", "p0 -> d0")
+    async with lb.get("/status") as response:
+        status = await response.json()
+    assert status["peers"] == {"d0": "ready", "p0": "ready"}
+    assert status["counters"] == {"requests": 1, "failures": 0}
+    async with lb.get("/fleet") as response:
+        fleet = await response.json()
+    assert fleet["pairs"] == [["p0", "d0"]]
+    assert [worker["rooms"] for worker in fleet["workers"]] == [0, 0]
+    async with lb.get("/metrics") as response:
+        text = await response.text()
+    assert 'pd_lb_requests_total{path="/generate",status="200"} 1.0' in text
+
+
+@pytest.mark.parametrize(("name", "status"), [("7", 404), ("zz", 400), ("f" * 15, 404)])
+async def test_a_room_nobody_knows_is_told_as_such(
+    balancer: MakeBalancer, name: str, status: int
+) -> None:
+    lb = await balancer()
+    async with lb.get(f"/rooms/{name}") as response:
+        assert response.status == status
+
+
+async def test_a_bug_in_an_exchange_fails_the_request_and_not_the_daemon(
+    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lb = await balancer(p0, d0)
+
+    def bug(*_: object) -> bytes:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(dispatch.merge, "into_answer", bug)
+    async with lb.post("/generate", {"text": "a", "return_logprob": True}) as response:
+        status, answer = await read(response)
+    assert (status, answer["error"]["cause"]) == (500, "internal.error")
+    assert "ZeroDivisionError: a bug" in answer["error"]["message"]
+    async with lb.post("/generate", {"text": "a"}) as response:
+        assert response.status == 200
+    await idle(lb)
