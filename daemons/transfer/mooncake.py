@@ -143,8 +143,12 @@ class Mooncake:
 
     def _sender(self, session: str) -> Sender:
         engine = Engine(self._module, self._host, self._config.device)
-        if self._memory.regions:
-            engine.register(self._memory.regions)
+        try:
+            if self._memory.regions:
+                engine.register(self._memory.regions)
+        except OperatorError:
+            engine.end()
+            raise
         limits = Limits(self._config.batch_copies, self._config.write_timeout_s)
         return Sender(engine, session, limits, self._closing)
 

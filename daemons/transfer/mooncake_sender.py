@@ -45,7 +45,7 @@ class Sender:
         self._session = session
         self._limits = limits
         self._closing = closing
-        self._hosts = sockets.addresses(session.rpartition(":")[0].strip("[]"))
+        self._hosts: frozenset[str] = frozenset()
         self._opened: list[bool] = []
         self._opener: Thread | None = None
 
@@ -74,6 +74,7 @@ class Sender:
             raise PeerGone(f"nobody answers at {self._session}")
 
     def _open(self) -> None:
+        self._hosts = sockets.addresses(self._session.rpartition(":")[0].strip("[]"))
         self._opened.append(self._engine.open(self._session))
 
     def push(self, copies: Sequence[Copy]) -> None:
