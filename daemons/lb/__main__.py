@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from daemons.cluster.errors import OperatorError
-from daemons.cluster.load import LB_NAME, ClusterFile, address_of, read_settings
+from daemons.cluster.load import LB_NAME, ClusterFile, address_of, phone_book_of, read_settings
 from daemons.lb.config import LbConfig
 from daemons.lb.fleet import Fleet
 from daemons.lb.policies import POLICIES
@@ -24,7 +24,7 @@ from daemons.protocol.topology import Registration, Role, State
 from daemons.runtime import log, program, systemd
 from daemons.runtime.epoch import new_epoch
 from daemons.runtime.http import Site, run_site, url_of
-from daemons.runtime.phonebook import PhoneBook, PhoneBookError, address_in, keep_registered
+from daemons.runtime.phonebook import PhoneBook, PhoneBookError, keep_registered
 from daemons.runtime.recorder import Recorder
 
 KEEPALIVE_S = 30.0  # an idle connection to a worker
@@ -97,7 +97,7 @@ async def _serve(
     file: ClusterFile, config: LbConfig, session: aiohttp.ClientSession, stop: program.Stop
 ) -> None:
     address = address_of(file.cluster, config.host)
-    meeting = address_in(file.cluster)
+    meeting = phone_book_of(file.cluster)
     service = Service(
         config=config,
         fleet=Fleet(config.stale_s),

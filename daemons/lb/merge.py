@@ -51,24 +51,29 @@ class Gathered:
 
 @dataclass(slots=True)
 class Patch:
-    """Puts the lists into the first event of each index in decode's stream."""
+    """Puts the lists into the first and the last event of each index in decode's stream.
+
+    The last one too, for clients of SGLang keep only that: there every event has all so far.
+    """
 
     lists: Mapping[int, Lists]
-    done: set[int] = field(default_factory=set)
+    begun: set[int] = field(default_factory=set)
 
     def apply(self, event: bytes) -> bytes:
-        """Return the event, changed if it is the first of its index."""
-        if len(self.done) >= len(self.lists):
-            return event
+        """Return the event, changed if it is the first or the last of its index."""
         said = _payload(event)
-        if not isinstance(said, dict) or _index(said) in self.done:
+        if not isinstance(said, dict) or (index := _index(said)) not in self.lists:
             return event
-        index = _index(said)
-        if index not in self.lists:
+        if index in self.begun and not _is_last(said):
             return event
-        self.done.add(index)
+        self.begun.add(index)
         _put(said, self.lists[index])
         return DATA + msgspec.json.encode(said)
+
+
+def _is_last(said: dict[str, Any]) -> bool:
+    meta = said.get("meta_info")
+    return isinstance(meta, dict) and meta.get("finish_reason") is not None
 
 
 def _lists(item: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from daemons.lb.policies import Policy
 from daemons.lb.rooms import Rooms
 from daemons.lb.stories import ATTEMPT, Telling
 from daemons.protocol.causes import Cause, Failure
-from daemons.protocol.ids import ROOM_HEX_DIGITS
+from daemons.protocol.ids import ROOM_HEX_DIGITS, room_hex
 from daemons.protocol.story import WorkerStatus
 from daemons.protocol.topology import Role, State
 from daemons.runtime.http import (
@@ -35,6 +35,7 @@ from daemons.runtime.log import Logger, logger
 from daemons.runtime.recorder import Recorder
 
 ASIDE_S = 2.0  # deadline of a question to a worker beside the requests
+GRACE_S = 3.0  # a worker whose time is over is heard first: it knows the stage
 TIMEOUT_HEADER = "X-Request-Timeout"  # seconds that the client still waits
 PASSED_ON = ("Authorization", "X-Request-ID", "traceparent", "tracestate", "Accept")
 WARM_UP = b'{"input_ids":[0],"sampling_params":{"max_new_tokens":1,"temperature":0}}'
@@ -130,7 +131,7 @@ class Service:
         telling = Telling(order, pick, rooms, self.recorder, self.metrics, self.log)
         stream = EventStream(request, telling)
         body = order.body(rooms, *self.meeting, pair.prefill.name)
-        headers = _headers(request, total_s)
+        headers = {"X-Request-ID": room_hex(rooms[0]), **_headers(request, total_s)}
         prefill, decode = (
             self._leg(worker, order.path, body, headers) for worker in (pair.prefill, pair.decode)
         )
@@ -142,7 +143,7 @@ class Service:
         self.fleet.take(pair, len(rooms))
         self._opened()
         exchange = Exchange(
-            order, prefill, decode, stream, total_s, prefill_ended, self.lingering.hold
+            order, prefill, decode, stream, total_s + GRACE_S, prefill_ended, self.lingering.hold
         )
         try:
             return await self._told(exchange, stream, telling)

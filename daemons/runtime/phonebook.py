@@ -15,14 +15,9 @@ from typing import TypeVar
 import aiohttp
 import msgspec
 
-from daemons.cluster.errors import OperatorError
-from daemons.cluster.load import address_of
-from daemons.cluster.model import DEFAULT_HOST, Cluster
 from daemons.protocol.topology import InstanceInfo, RankRoute, Registration, Topology
-from daemons.runtime.http import url_of
 from daemons.runtime.log import logger
 
-DEFAULT_PORT = 8998  # SGLang's bootstrap port
 CALL_S = 2.0  # deadline of one call
 BACKOFF_S = (0.1, 2.0)  # first and longest pause between tries
 
@@ -52,36 +47,6 @@ class Deregistration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     instance: str
     epoch: int
     ranks: tuple[tuple[int, int, int, int], ...] | None = None  # (dp, cp, tp, pp)
-
-
-class _Address(msgspec.Struct, frozen=True):
-    """The part of the ``bootstrap:`` section that others need."""
-
-    host: str = DEFAULT_HOST
-    port: int = DEFAULT_PORT
-    advertise: str = ""
-
-
-def address_in(cluster: Cluster) -> tuple[str, int]:
-    """Return host and port under which the cluster's phone book is reached.
-
-    Raises:
-        OperatorError: the section is wrong, its host is unknown, or its port is nobody's to know.
-    """
-    try:
-        said = msgspec.convert(cluster.bootstrap, _Address)
-    except msgspec.ValidationError as error:
-        raise OperatorError(
-            f"bootstrap: {error}", "pdctl config view lists every setting"
-        ) from error
-    if said.port == 0:
-        raise OperatorError("bootstrap: port 0 cannot be found by others", "give it a fixed port")
-    return said.advertise or address_of(cluster, said.host), said.port
-
-
-def base_url(cluster: Cluster) -> str:
-    """Return the URL of the cluster's phone book; raises OperatorError."""
-    return url_of(*address_in(cluster))
 
 
 class PhoneBook:

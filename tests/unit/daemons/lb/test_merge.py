@@ -53,15 +53,17 @@ def event(value: Any) -> bytes:
     return b"data: " + raw(value)
 
 
-def test_a_stream_gets_the_lists_in_its_first_event_and_only_there() -> None:
+def test_a_stream_gets_the_lists_in_its_first_and_last_event() -> None:
     gathered = merge.Gathered()
     gathered.take(event(PREFILL))
     gathered.take(b"data: [DONE]")
     patch = merge.Patch(gathered.lists)
     first = patch.apply(event(meta()))
     assert json.loads(first[6:])["meta_info"]["input_token_logprobs"] == [[-1.5, 7, None]]
-    second = event(meta())
+    second = event(meta(finish_reason=None))
     assert patch.apply(second) is second
+    last = patch.apply(event(meta(finish_reason={"type": "stop"}, input_token_logprobs=[])))
+    assert json.loads(last[6:])["meta_info"]["input_token_logprobs"] == [[-1.5, 7, None]]
 
 
 def test_in_a_stream_of_a_batch_each_index_has_a_first_event() -> None:
@@ -81,4 +83,4 @@ def test_events_that_carry_nothing_to_merge_are_left_alone() -> None:
     patch = merge.Patch({0: {"input_token_logprobs": [1]}})
     for other in (b": comment", b"data: [DONE]", b"data: 3"):
         assert patch.apply(other) is other
-    assert patch.done == set()
+    assert patch.begun == set()

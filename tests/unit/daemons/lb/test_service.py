@@ -131,6 +131,16 @@ async def test_headers_that_belong_to_the_request_are_passed_on_and_others_are_n
         assert "Cookie" not in seen
 
 
+async def test_a_request_without_an_id_is_called_after_its_room_by_both_workers(
+    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker
+) -> None:
+    lb = await balancer(p0, d0)
+    async with lb.post("/generate", {"text": "a"}) as response:
+        assert response.status == 200
+    named = room_hex(d0.said["bootstrap_room"])
+    assert [worker.headers[0]["X-Request-ID"] for worker in (p0, d0)] == [named, named]
+
+
 @pytest.mark.parametrize(("asked", "told"), [("5", "5.000"), ("9000", "30.000")])
 async def test_a_client_may_shorten_its_time_but_not_lengthen_it(
     balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker, asked: str, told: str

@@ -13,8 +13,6 @@ from aiohttp import web
 from daemons.bootstrap.dp_ranks import DpRanks
 from daemons.bootstrap.registry import Registry
 from daemons.bootstrap.service import Service
-from daemons.cluster.errors import OperatorError
-from daemons.cluster.model import Cluster, Host
 from daemons.protocol.topology import Fingerprint, Registration, Role, State
 from daemons.runtime import phonebook
 from daemons.runtime.http import Site, make_app, run_site
@@ -211,23 +209,3 @@ async def ended(task: asyncio.Task[None]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-
-
-def test_the_cluster_file_says_where_the_book_is() -> None:
-    assert phonebook.base_url(Cluster(name="c")) == "http://127.0.0.1:8998"
-    hosts = {"n1": Host("fd00::1")}
-    cluster = Cluster(name="c", hosts=hosts, bootstrap={"host": "n1", "port": 9000, "bind": "::"})
-    assert phonebook.base_url(cluster) == "http://[fd00::1]:9000"
-    cluster = Cluster(name="c", bootstrap={"advertise": "10.0.0.1"})
-    assert phonebook.address_in(cluster) == ("10.0.0.1", 8998)
-
-
-@pytest.mark.parametrize(
-    ("section", "reason"),
-    [({"port": "x"}, "Expected `int`"), ({"port": 0}, "port 0"), ({"host": "n9"}, "no host n9")],
-)
-def test_a_book_that_cannot_be_found_is_the_operators_error(
-    section: dict[str, object], reason: str
-) -> None:
-    with pytest.raises(OperatorError, match=reason):
-        phonebook.base_url(Cluster(name="c", bootstrap=section))
