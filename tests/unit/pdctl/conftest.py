@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 
+import pdctl as pdctl_package
 from pdctl.__main__ import run
 from tests.support.fake_fleet import (
     DECODE_ROOMS,
@@ -56,3 +60,16 @@ def pdctl(capfd: pytest.CaptureFixture[str]) -> Callable[..., Said]:
         return Said(code, out, err)
 
     return call
+
+
+@pytest.fixture
+def keeps_contract() -> Callable[[str, str], Any]:
+    """Return a check that a JSON output keeps its published schema; it returns the document."""
+
+    def check(schema: str, output: str) -> Any:
+        document = json.loads(output)
+        path = Path(pdctl_package.__file__).parent / "schemas" / f"{schema}.json"
+        jsonschema.validate(document, json.loads(path.read_text()))
+        return document
+
+    return check

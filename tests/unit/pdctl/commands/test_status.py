@@ -1,0 +1,92 @@
+"""The home screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pdctl import render
+from pdctl.errors import Exit
+from tests.support.fake_fleet import DECODE_ROOMS, Fleet, Said, worker_status
+
+Pdctl = Callable[..., Said]
+
+
+def test_health_comes_first_then_a_row_per_daemon(fleet: Fleet, pdctl: Pdctl) -> None:
+    said = pdctl("status", "-c", fleet.config)
+    assert (said.code, said.err) == (Exit.OK, "")
+    lines = said.out.splitlines()
+    assert lines[0] == "HEALTH_OK"
+    assert [line.split()[0] for line in lines[1:]] == ["NAME", "bootstrap", "p0", "d0", "lb"]
+    p0 = lines[3].split()
+    assert p0[1:9] == ["prefill", "local", "ready", "2/1/1/3", "41", "1", "812", "ms"]
+    assert lines[4].split()[4] == "1/0/28/3"
+
+
+def test_json_keeps_its_contract(
+    fleet: Fleet, pdctl: Pdctl, keeps_contract: Callable[..., Any]
+) -> None:
+    document = keeps_contract("status", pdctl("status", "-c", fleet.config, "-o", "json").out)
+    p0 = document["daemons"][1]
+    assert (p0["name"], p0["rooms"], p0["kv_share"], p0["up_s"]) == ("p0", 7, 0.41, 7300.0)
+
+
+def test_json_of_a_dead_cluster_keeps_it_too(
+    fleet: Fleet, pdctl: Pdctl, keeps_contract: Callable[..., Any]
+) -> None:
+    for daemon in (fleet.bootstrap, fleet.p0, fleet.d0, fleet.lb):
+        daemon.stop()
+    said = pdctl("status", "-c", fleet.config, "-o", "json")
+    assert said.code == Exit.UNREACHABLE
+    document = keeps_contract("status", said.out)
+    states = {daemon["name"]: daemon["state"] for daemon in document["daemons"]}
+    assert states == {"bootstrap": "silent", "p0": "absent", "d0": "absent", "lb": "silent"}
+
+
+def test_a_degraded_cluster_is_exit_4_with_its_reason(fleet: Fleet, pdctl: Pdctl) -> None:
+    draining = worker_status("d0", "decode", DECODE_ROOMS, state="draining")
+    fleet.d0.routes["/status"] = 200, draining
+    said = pdctl("status", "-c", fleet.config)
+    assert said.code == Exit.DEGRADED
+    assert "d0 draining (32 rooms left)" in said.out.splitlines()[0]
+
+
+def test_wide_adds_addresses_and_names_are_names(fleet: Fleet, pdctl: Pdctl) -> None:
+    assert f"127.0.0.1:{fleet.p0.port}" in pdctl("status", "-c", fleet.config, "-o", "wide").out
+    assert pdctl("status", "-c", fleet.config, "-o", "name").out.split() == [
+        "bootstrap", "p0", "d0", "lb",
+    ]  # fmt: skip
+
+
+def test_watch_is_one_object_a_line(
+    fleet: Fleet,
+    pdctl: Pdctl,
+    keeps_contract: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(render.time, "sleep", sleep)
+    said = pdctl("status", "-c", fleet.config, "-o", "json", "--watch=0.5")
+    assert pauses == [0.5, 0.5]
+    assert [keeps_contract("status", line)["kind"] for line in said.out.splitlines()] == [
+        "status", "status",
+    ]  # fmt: skip
+
+
+def test_a_bare_watch_has_a_period_of_its_own(
+    fleet: Fleet, pdctl: Pdctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleep(seconds: float) -> None:
+        assert seconds == 2.0
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(render.time, "sleep", sleep)
+    assert pdctl("status", "-c", fleet.config, "--watch").code == 130
