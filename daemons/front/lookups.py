@@ -43,12 +43,9 @@ class LookUps:
             return
         if len(self._open) >= WAITING_LIMIT:
             detail = f"{len(self._open)} questions to the phone book are open"
-            failure = Failure(Cause.BOOTSTRAP_UNREACHABLE, STAGE, question.instance, detail)
-            self._tell_rank(rank, RouteFailed(question.instance, failure))
+            self._tell_rank(rank, _no(question.instance, Cause.BOOTSTRAP_UNREACHABLE, detail))
             return
-        task = asyncio.create_task(self._answer(rank, question.instance))
-        self._open[key] = task
-        task.add_done_callback(lambda _: self._open.pop(key, None))
+        self._open[key] = asyncio.create_task(self._answer(rank, question.instance))
 
     async def close(self) -> None:
         """Give up all open questions."""
@@ -58,18 +55,19 @@ class LookUps:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _answer(self, rank: int, instance: str) -> None:
-        async with self._slots:
-            try:
-                async with asyncio.timeout(LOOK_UP_S):
-                    routes = await self._routes(instance)
-            except PhoneBookError as error:
-                self._refuse(rank, instance, CAUSES[error.trouble], error.text)
-            except TimeoutError:
-                detail = f"no answer in {LOOK_UP_S:g} s"
-                self._refuse(rank, instance, Cause.BOOTSTRAP_UNREACHABLE, detail)
-            else:
-                for route in routes:
-                    self._tell_rank(rank, route)
+        answers: list[ToRank] = []
+        try:
+            async with self._slots, asyncio.timeout(LOOK_UP_S):
+                answers.extend(await self._routes(instance))
+        except PhoneBookError as error:
+            answers.append(_no(instance, CAUSES[error.trouble], error.text))
+        except TimeoutError:
+            detail = f"no answer in {LOOK_UP_S:g} s"
+            answers.append(_no(instance, Cause.BOOTSTRAP_UNREACHABLE, detail))
+        finally:
+            del self._open[rank, instance]
+        for answer in answers:
+            self._tell_rank(rank, answer)
 
     async def _routes(self, instance: str) -> list[RouteFound]:
         topology = await self._book.topology(instance)
@@ -92,9 +90,9 @@ class LookUps:
             topology.fingerprint,
         )
 
-    def _refuse(self, rank: int, instance: str, cause: Cause, detail: str) -> None:
-        failure = Failure(cause, STAGE, instance, detail)
-        self._tell_rank(rank, RouteFailed(instance, failure))
+
+def _no(instance: str, cause: Cause, detail: str) -> RouteFailed:
+    return RouteFailed(instance, Failure(cause, STAGE, instance, detail))
 
 
 def places(shape: Shape) -> list[dict[str, int]]:

@@ -140,15 +140,17 @@ class Ranks:
         question = next(self._questions)
         loop = asyncio.get_running_loop()
         keys = [(rank, question) for rank in range(len(self._links))]
-        waits = {key: loop.create_future() for key in keys}
+        waits: dict[tuple[int, int], asyncio.Future[dict[str, object]]] = {
+            key: loop.create_future() for key in keys
+        }
         self._answers.update(waits)
         try:
             self.tell(Ask(question, what, room))
-            async with asyncio.timeout(within_s):
-                return [await waits[key] for key in keys]
-        except TimeoutError as error:
-            silent = ", ".join(str(rank) for rank, _ in keys if not waits[rank, question].done())
-            raise Silent(f"no answer from rank {silent} within {within_s:g} s") from error
+            _, silent = await asyncio.wait(waits.values(), timeout=within_s)
+            if silent:
+                names = ", ".join(str(rank) for (rank, _), wait in waits.items() if wait in silent)
+                raise Silent(f"no answer from rank {names} within {within_s:g} s")
+            return [waits[key].result() for key in keys]
         finally:
             for key in keys:
                 self._answers.pop(key, None)

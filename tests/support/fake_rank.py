@@ -18,6 +18,7 @@ from typing import TypeVar
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
+import msgspec
 import zmq
 import zmq.asyncio
 
@@ -53,15 +54,15 @@ FINGERPRINT = Fingerprint("tiny", "fp32", 16, 2, 2, 8)
 def rank_ready(rank: int = 0, *, max_tokens: int = 400, shape: Shape = Shape()) -> RankReady:  # noqa: B008 - frozen
     """Return what a rank says when it can serve."""
     return RankReady(
-        rank,
-        4000 + rank,
-        f"127.0.0.1:{5000 + rank}",
-        "loopback",
-        max_tokens,
-        64,
-        16,
-        FINGERPRINT,
-        shape,
+        rank=rank,
+        rank_port=4000 + rank,
+        session=f"127.0.0.1:{5000 + rank}",
+        transport="loopback",
+        max_tokens=max_tokens,
+        pages=64,
+        page_size=16,
+        fingerprint=FINGERPRINT,
+        shape=shape,
     )
 
 
@@ -137,8 +138,6 @@ class FakeRank:
 
 def snapshot(ask: Ask, rooms: int = 0) -> dict[str, object]:
     """Return plain answers to a question."""
-    import msgspec
-
     body: dict[str, object]
     if ask.what is AskFor.STATUS:
         body = {"status": worker_status(rooms=rooms)}

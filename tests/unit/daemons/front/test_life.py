@@ -1,0 +1,50 @@
+"""Whether an instance takes requests."""
+
+from __future__ import annotations
+
+import pytest
+
+from daemons.front.life import Life
+from daemons.protocol.causes import Cause
+from daemons.protocol.topology import State
+from daemons.runtime.http import Refusal
+
+
+def refused(life: Life) -> Refusal:
+    with pytest.raises(Refusal) as refusal:
+        life.admit()
+    assert refusal.value.status == 503
+    return refusal.value
+
+
+async def test_only_a_ready_instance_takes_requests() -> None:
+    life = Life("d0")
+    life.enter(State.READY, "")
+    life.admit()
+
+
+@pytest.mark.parametrize("state", [State.STARTING, State.DRAINING])
+async def test_any_other_says_why_not_and_when_to_come_again(state: State) -> None:
+    life = Life("d0")
+    life.enter(state, "the reason")
+    answer = refused(life).response()
+    assert answer.headers["Retry-After"]
+    assert b"the reason" in (answer.body if isinstance(answer.body, bytes) else b"")
+
+
+async def test_the_cause_tells_starting_draining_and_stopping_apart() -> None:
+    life = Life("d0")
+    causes = []
+    for change in (lambda: None, lambda: life.enter(State.DRAINING, ""), lambda: life.stop("")):
+        change()
+        failure = refused(life).failure
+        assert failure is not None
+        causes.append(failure.cause)
+    assert causes == [Cause.INSTANCE_STARTING, Cause.INSTANCE_DRAINING, Cause.INSTANCE_STOPPING]
+
+
+async def test_each_change_wakes_the_registration() -> None:
+    life = Life("d0")
+    assert not life.changed.is_set()
+    life.enter(State.READY, "")
+    assert life.changed.is_set()

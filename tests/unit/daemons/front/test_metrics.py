@@ -1,0 +1,51 @@
+"""What a front measures and passes on."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from prometheus_client import generate_latest
+
+from daemons.front.metrics import Meter, families, percentile
+from tests.support.fake_rank import worker_status
+
+
+def test_a_meter_without_ranks_shows_what_it_knows_itself() -> None:
+    text = generate_latest(Meter().registry).decode()
+    assert "pd_ttft_seconds_count 0.0" in text
+    assert "pd_pages" not in text
+
+
+def test_a_snapshot_of_the_ranks_becomes_metrics() -> None:
+    meter = Meter()
+    meter.status = worker_status(rooms=3)
+    value = meter.registry.get_sample_value
+    assert value("pd_rooms", {"stage": "running"}) == 3
+    assert value("pd_pages", {"owner": "free"}) == 60
+    assert value("pd_pool_pages") == 64
+    assert value("pd_peers", {"state": "alive"}) == 1
+    assert value("pd_rank_rooms_ended_total") == 3
+
+
+def test_an_odd_counter_name_still_makes_a_metric() -> None:
+    status = msgspec.structs.replace(worker_status(), counters={"kv.write-bytes": 1.0})
+    assert "pd_rank_kv_write_bytes" in {family.name for family in families(status)}
+
+
+def test_tokens_that_come_together_share_their_time() -> None:
+    meter = Meter()
+    meter.first_token(0.5)
+    meter.next_tokens(0.3, 3)
+    value = meter.registry.get_sample_value
+    assert value("pd_itl_seconds_count") == 3
+    assert value("pd_itl_seconds_sum") == pytest.approx(0.3)
+    assert value("pd_output_tokens_total") == 4
+    assert meter.ttft_p99_s == 0.5
+    assert meter.itl_p99_s == pytest.approx(0.1)
+
+
+def test_a_percentile_of_nothing_is_nothing() -> None:
+    assert percentile([], 0.99) is None
+    assert percentile([3.0], 0.99) == 3.0
+    assert percentile(range(100), 0.99) == 99
+    assert percentile(range(100), 0.5) == 50
