@@ -19,7 +19,7 @@ from typing import Any
 
 from daemons.cluster.errors import OperatorError
 from daemons.transfer import mooncake_env, sockets
-from daemons.transfer.backend import Copy, PeerGone, Region, WriteCut
+from daemons.transfer.backend import Copy, Region
 from daemons.transfer.config import TransferConfig
 from daemons.transfer.memory import Registered
 from daemons.transfer.mooncake_engine import Engine, end_all
@@ -95,7 +95,7 @@ class Mooncake:
             peers = list(self._peers.values())
             self._peers.clear()
         for peer in peers:
-            with peer.lock:
+            with peer.lock:  # a write under way sees the flag and is cut
                 if peer.sender is not None:
                     engines.append(peer.sender.engine)
                     peer.sender = None
@@ -113,7 +113,7 @@ class Mooncake:
             try:
                 known.sender.open()
                 known.sender.push(copies)
-            except (PeerGone, WriteCut):
+            except BaseException:  # whatever it was, nothing may go on behind the caller
                 if not known.sender.opening:  # else the next write waits for the same answer
                     sender, known.sender = known.sender, None
                     sender.end()

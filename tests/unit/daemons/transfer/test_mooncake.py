@@ -14,6 +14,7 @@ from daemons.transfer import mooncake, sockets
 from daemons.transfer.backend import Copy, PeerGone, Region
 from daemons.transfer.config import TransferConfig
 from daemons.transfer.mooncake import Mooncake
+from daemons.transfer.mooncake_engine import Engine
 from daemons.transfer.mooncake_env import PORTS
 
 Start = Callable[[], Mooncake]
@@ -107,6 +108,21 @@ def test_a_peer_that_is_gone_leaves_no_engine_behind(start: Start, memory: np.nd
     before = sockets.listening(PORTS)
     with pytest.raises(PeerGone):
         sender.write("127.0.0.1:9", [Copy(memory.ctypes.data, 1, 1)])
+    assert sockets.listening(PORTS) == before
+
+
+def test_a_write_that_breaks_in_an_unforeseen_way_leaves_no_engine_behind(
+    start: Start, memory: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(engine: Engine, number: int) -> None:
+        raise RuntimeError("unforeseen")
+
+    sender = start()
+    sender.register([region(memory)])
+    before = sockets.listening(PORTS)
+    monkeypatch.setattr(Engine, "check", broken)
+    with pytest.raises(RuntimeError, match="unforeseen"):
+        sender.write(sender.session, [Copy(memory.ctypes.data, memory.ctypes.data + 32, 32)])
     assert sockets.listening(PORTS) == before
 
 
