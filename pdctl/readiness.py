@@ -51,7 +51,8 @@ def waiting(cluster: Cluster, instances: Sequence[str]) -> Waiting:
             asked[name] = place
         else:
             reasons[name] = "port not known yet"
-    whole = all(place.role not in WORKERS or name in instances for name, place in known.items())
+    workers = [name for name, place in known.items() if place.role in WORKERS]
+    whole = bool(workers) and set(workers) <= set(instances)
     answers = together({name: _asking(place.url) for name, place in asked.items()})
     for name, said in answers.items():
         if isinstance(said, tuple):
