@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from daemons.cluster.errors import OperatorError
 from daemons.prefill.commands import WriteKV
 from daemons.prefill.events import WriteDone, WriteFailed, WriteSkipped
 from daemons.protocol.handshake import KvRegion, RegisterBuffers
@@ -115,7 +116,7 @@ class WriteLanes:
             self._wrote(sent_bytes, time.monotonic() - began_s)
         except PeerGone as error:
             return WriteFailed(key, cut=False, detail=f"nobody answers: {error}")
-        except BadCopy as error:
+        except (BadCopy, OperatorError) as error:  # bad addresses; no engine could be had
             return WriteFailed(key, cut=False, detail=f"refused here: {error}")
         except WriteCut as error:
             return WriteFailed(key, cut=True, detail=f"cut: {error}")

@@ -14,5 +14,4 @@ class TransferConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     protocol: Literal["auto", "tcp", "rdma"] = "auto"  # auto: RDMA where there is a device
     device: str = ""  # RDMA devices, e.g. "mlx5_0"; "": the backend's choice
     batch_copies: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1000  # copies in one call
-    lanes: Annotated[int, msgspec.Meta(ge=1, le=16)] = 2  # peers that are written to at once
     write_timeout_s: Annotated[float, msgspec.Meta(ge=2, le=600)] = 5.0  # no progress: cut

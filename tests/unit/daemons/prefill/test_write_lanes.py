@@ -9,6 +9,7 @@ from queue import SimpleQueue
 
 import pytest
 
+from daemons.cluster.errors import OperatorError
 from daemons.prefill.commands import WriteKV
 from daemons.prefill.events import WriteDone, WriteFailed, WriteSkipped
 from daemons.prefill.write_lanes import Source, WriteLanes
@@ -122,7 +123,12 @@ def test_a_write_to_a_decode_that_never_registered_is_skipped_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trouble", "cut"), [(PeerGone("refused"), False), (WriteCut("reset"), True)]
+    ("trouble", "cut"),
+    [
+        (PeerGone("refused"), False),
+        (OperatorError("no ports are left"), False),
+        (WriteCut("reset"), True),
+    ],
 )
 def test_a_failed_write_says_whether_bytes_may_still_land(trouble: Exception, cut: bool) -> None:  # noqa: FBT001
     bench = Bench(CopyingBackend(trouble=trouble))
