@@ -13,6 +13,7 @@ import aiohttp
 
 from daemons.cluster.errors import OperatorError
 from daemons.cluster.load import LB_NAME, ClusterFile, address_of, phone_book_of, read_settings
+from daemons.lb.app import app_of
 from daemons.lb.config import LbConfig
 from daemons.lb.fleet import Fleet
 from daemons.lb.policies import POLICIES
@@ -71,13 +72,16 @@ class Running:
         service.state = State.DRAINING
         self.changed.set()
         systemd.notify("STOPPING=1", f"EXTEND_TIMEOUT_USEC={int((limit_s + 10) * 1e6)}")
-        service.log.info("daemon.draining", requests=service.open_requests, limit_s=limit_s)
-        if not service.open_requests:
+        service.log.info("daemon.draining", requests=len(service.open), limit_s=limit_s)
+        if not service.open:
             return
-        ends = [asyncio.create_task(event.wait()) for event in (service.idle, stop.now)]
+        ends = [asyncio.create_task(event.wait()) for event in (service.open.idle, stop.now)]
         await asyncio.wait(ends, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         for end in ends:
             end.cancel()
+        if service.open:
+            service.log.warning("requests.cut", requests=len(service.open))
+            service.open.cut_all()
 
 
 async def serve(file: ClusterFile) -> None:
@@ -113,7 +117,7 @@ async def _serve(
     book = PhoneBook(url_of(*meeting), session)
     look = at_listed(config.workers, session) if config.workers else through(book)
     site = await run_site(
-        service.app(), config.bind or address, config.port, program.socket_of_unit()
+        app_of(service), config.bind or address, config.port, program.socket_of_unit()
     )
     running = Running(config, service, site, book, config.advertise or address)
     beside = [
@@ -137,14 +141,14 @@ async def _serve(
             await book.deregister(LB_NAME, service.epoch)
         await site.close()
         await service.lingering.close()
-        service.log.info("daemon.stopped", requests_cut=service.open_requests)
+        service.log.info("daemon.stopped")
 
 
 async def _feed_watchdog(service: Service) -> None:
     """Tell systemd that the loop turns, as often as it wants to hear it."""
     period_s = systemd.watchdog_period_s() or 10.0
     while True:
-        systemd.notify("WATCHDOG=1", f"STATUS={service.open_requests} requests")
+        systemd.notify("WATCHDOG=1", f"STATUS={len(service.open)} requests")
         await asyncio.sleep(period_s)
 
 

@@ -52,6 +52,11 @@ class Worker:
         return self.name, self.epoch
 
     @property
+    def condition(self) -> str:
+        """Its state, or ``struck``."""
+        return "struck" if self.struck else self.state.value
+
+    @property
     def is_pickable(self) -> bool:
         """Whether it may get new rooms."""
         return self.state is State.READY and not self.struck
@@ -82,8 +87,8 @@ class Fleet:
     rooms: Counter[Life] = field(default_factory=Counter)
     _pairs: list[Pair] | None = None
 
-    def see(self, infos: Iterable[InstanceInfo], now_s: float) -> list[str]:
-        """Take a new view; return one line per worker that came, went or changed."""
+    def see(self, infos: Iterable[InstanceInfo], now_s: float) -> list[tuple[str, str]]:
+        """Take a new view; return each worker that came, went or changed, and what it is now."""
         told = list(infos)
         book = next((info.epoch for info in told if info.role is Role.BOOTSTRAP), 0)
         seen = {
@@ -124,7 +129,7 @@ class Fleet:
             if not known:
                 return f"no {role.value} is registered"
             if not any(worker.is_pickable for worker in known):
-                return f"no {role.value} is ready: " + ", ".join(map(_condition, known))
+                return f"no {role.value} is ready: " + ", ".join(map(_told, known))
         reasons = [
             f"{prefill.name} and {decode.name} do not match: {_unlike(prefill, decode)}"
             for prefill in self._of(Role.PREFILL)
@@ -190,22 +195,18 @@ def _unlike(prefill: Worker, decode: Worker) -> str:
     )
 
 
-def _condition(worker: Worker) -> str:
+def _told(worker: Worker) -> str:
     if worker.struck:
         return f"{worker.name} refuses connections"
-    return f"{worker.name} is {worker.state.value}"
+    return f"{worker.name} is {worker.condition}"
 
 
-def _changes(before: dict[str, Worker], after: dict[str, Worker]) -> list[str]:
-    conditions = {
-        name: f"{name} is gone" if name not in after else _condition(after[name])
-        for name in sorted({*before, *after})
-        if name not in before
-        or name not in after
-        or _visible(before[name]) != _visible(after[name])
-    }
-    return list(conditions.values())
-
-
-def _visible(worker: Worker) -> tuple[int, State, bool]:
-    return worker.epoch, worker.state, worker.struck
+def _changes(before: dict[str, Worker], after: dict[str, Worker]) -> list[tuple[str, str]]:
+    changes = []
+    for name in sorted({*before, *after}):
+        was, now = before.get(name), after.get(name)
+        if now is None:
+            changes.append((name, "gone"))
+        elif was is None or (was.epoch, was.condition) != (now.epoch, now.condition):
+            changes.append((name, now.condition))
+    return changes

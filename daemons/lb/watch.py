@@ -36,8 +36,8 @@ async def keep_seeing(fleet: Fleet, look: Look, poll_s: float) -> NoReturn:
             if silent:
                 log.info("phone_book.answers")
             silent = False
-            for change in fleet.see(infos, time.monotonic()):
-                log.info("fleet.changed", change=change)
+            for name, condition in fleet.see(infos, time.monotonic()):
+                log.info(f"worker.{condition}", worker=name)
         await asyncio.sleep(poll_s)
 
 

@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from daemons.lb.app import app_of
 from daemons.lb.config import LbConfig
 from daemons.lb.fleet import Fleet, Worker
 from daemons.lb.policies import POLICIES
@@ -22,6 +23,8 @@ from daemons.lb.stories import STEPS
 from daemons.protocol.topology import InstanceInfo, Role, State
 from daemons.runtime.http import Site, make_app, run_site
 from daemons.runtime.recorder import Recorder
+
+DEADLINE_S = 10.0
 
 Reply = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -108,6 +111,7 @@ class FakeWorker:
     name: str
     role: Role
     reply: Reply
+    host: str = "127.0.0.1"
     site: Site | None = None
     bodies: list[bytes] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -119,7 +123,7 @@ class FakeWorker:
     async def start(self) -> None:
         app = make_app()
         app.router.add_route("*", "/{path:.*}", self.answer)
-        self.site = await run_site(app, "127.0.0.1", 0, stop_s=0.1)
+        self.site = await run_site(app, self.host, 0, stop_s=0.1)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.bodies.append(await request.read())
@@ -152,7 +156,7 @@ class FakeWorker:
 
     @property
     def worker(self) -> Worker:
-        return Worker(self.name, self.role, 1, State.READY, "127.0.0.1", self.port)
+        return Worker(self.name, self.role, 1, State.READY, self.host, self.port)
 
     def info(self, **changes: Any) -> InstanceInfo:
         told: dict[str, Any] = {
@@ -160,7 +164,7 @@ class FakeWorker:
             "role": self.role,
             "epoch": 1,
             "state": State.READY,
-            "http_host": "127.0.0.1",
+            "http_host": self.host,
             "http_port": self.port,
             "version": "1",
             "ranks": 1,
@@ -171,7 +175,7 @@ class FakeWorker:
         return InstanceInfo(**told)
 
 
-MakeWorker = Callable[[str, Reply], Awaitable[FakeWorker]]
+MakeWorker = Callable[..., Awaitable[FakeWorker]]
 
 
 @pytest.fixture
@@ -179,8 +183,8 @@ async def fake() -> AsyncIterator[MakeWorker]:
     """Start workers by name; a name that begins with p is a prefill."""
     made: list[FakeWorker] = []
 
-    async def make(name: str, reply: Reply) -> FakeWorker:
-        worker = FakeWorker(name, Role.PREFILL if name[0] == "p" else Role.DECODE, reply)
+    async def make(name: str, reply: Reply, host: str = "127.0.0.1") -> FakeWorker:
+        worker = FakeWorker(name, Role.PREFILL if name[0] == "p" else Role.DECODE, reply, host)
         await worker.start()
         made.append(worker)
         return worker
@@ -239,7 +243,7 @@ async def balancer(http: aiohttp.ClientSession) -> AsyncIterator[MakeBalancer]:
                 epoch=1,
                 version="1",
             )
-            balancer = Balancer(service, await run_site(service.app(), "127.0.0.1", 0), http)
+            balancer = Balancer(service, await run_site(app_of(service), "127.0.0.1", 0), http)
             balancer.see(*workers)
             made.append(balancer)
             return balancer
@@ -248,3 +252,35 @@ async def balancer(http: aiohttp.ClientSession) -> AsyncIterator[MakeBalancer]:
         for balancer in made:
             await balancer.site.close()
             await balancer.service.lingering.close()
+
+
+async def happens(event: asyncio.Event) -> None:
+    """Wait for an event, but not for ever."""
+    await asyncio.wait_for(event.wait(), DEADLINE_S)
+
+
+async def idle(balancer: Balancer) -> None:
+    """Wait until the balancer has no open request; then it must have no load."""
+    if balancer.service.open:
+        await happens(balancer.service.open.idle)
+    for task in list(balancer.service.lingering.tasks):
+        await asyncio.wait({task}, timeout=DEADLINE_S)
+    await asyncio.sleep(0)
+    assert dict(balancer.service.fleet.rooms) == {}
+    assert balancer.service.rooms.live == set()
+    assert sum(balancer.service.recorder.counts().values()) == 0
+
+
+async def read(response: aiohttp.ClientResponse) -> tuple[int, Any]:
+    """Return status and JSON value."""
+    return response.status, await response.json()
+
+
+@pytest.fixture
+async def p0(fake: MakeWorker) -> FakeWorker:
+    return await fake("p0", whole({"text": "prefill"}))
+
+
+@pytest.fixture
+async def d0(fake: MakeWorker) -> FakeWorker:
+    return await fake("d0", whole({"text": "decode"}))

@@ -148,7 +148,10 @@ def test_a_restarted_phone_book_costs_no_pair_until_leases_would_have_run_out() 
 
 def test_a_view_tells_who_came_went_and_changed() -> None:
     fleet = Fleet(300.0)
-    assert fleet.see([info("p0"), info("d0")], 0.0) == ["d0 is ready", "p0 is ready"]
+    assert fleet.see([info("p0"), info("d0")], 0.0) == [("d0", "ready"), ("p0", "ready")]
     assert fleet.see([info("p0"), info("d0", lease_left_s=3.0)], 1.0) == []
     changes = fleet.see([info("p0", state=State.DRAINING)], 2.0)
-    assert changes == ["d0 is gone", "p0 is draining"]
+    assert changes == [("d0", "gone"), ("p0", "draining")]
+    fleet.strike(fleet.workers["p0"])
+    changes = fleet.see([info("p0", epoch=101)], 3.0)
+    assert changes == [("p0", "ready")]

@@ -5,7 +5,6 @@ import json
 import time
 from typing import Any
 
-import aiohttp
 import pytest
 
 from daemons.lb import dispatch
@@ -13,50 +12,21 @@ from daemons.protocol.ids import ROOM_LIMIT, room_hex
 from daemons.protocol.topology import Fingerprint, State
 
 from .conftest import (
-    Balancer,
+    DEADLINE_S,
     FakeWorker,
     MakeBalancer,
     MakeWorker,
     breaks,
-    events,
     explained,
+    happens,
+    idle,
+    read,
     waits,
     whole,
 )
 
-DEADLINE_S = 10.0
 ONE, TWO = {"text": "a"}, {"text": "ab"}
 FINGERPRINT = Fingerprint("m", "fp32", 16, 2, 2, 8)
-
-
-async def happens(event: asyncio.Event) -> None:
-    await asyncio.wait_for(event.wait(), DEADLINE_S)
-
-
-async def idle(balancer: Balancer) -> None:
-    """Wait until the balancer has no open request and no load."""
-    if balancer.service.open_requests:
-        await happens(balancer.service.idle)
-    for task in list(balancer.service.lingering.tasks):
-        await asyncio.wait({task}, timeout=DEADLINE_S)
-    await asyncio.sleep(0)
-    assert dict(balancer.service.fleet.rooms) == {}
-    assert balancer.service.rooms.live == set()
-    assert sum(balancer.service.recorder.counts().values()) == 0
-
-
-async def read(response: aiohttp.ClientResponse) -> tuple[int, Any]:
-    return response.status, await response.json()
-
-
-@pytest.fixture
-async def p0(fake: MakeWorker) -> FakeWorker:
-    return await fake("p0", whole({"text": "prefill"}))
-
-
-@pytest.fixture
-async def d0(fake: MakeWorker) -> FakeWorker:
-    return await fake("d0", whole({"text": "decode"}))
 
 
 @pytest.mark.parametrize(
@@ -98,18 +68,6 @@ async def test_each_item_of_a_batch_has_its_own_room(
     for room in rooms:
         async with lb.get(f"/rooms/{room_hex(room)}") as response:
             assert (await response.json())["stories"][0]["facts"]["batch"] == "3"
-
-
-async def test_a_stream_is_passed_on_with_its_end_mark(
-    balancer: MakeBalancer, fake: MakeWorker
-) -> None:
-    lb = await balancer(await fake("p0", events(ONE)), await fake("d0", events(ONE, TWO)))
-    async with lb.post("/generate", {"text": "a", "stream": True}) as response:
-        assert response.content_type == "text/event-stream"
-        assert await response.read() == (
-            b'data: {"text": "a"}\n\ndata: {"text": "ab"}\n\ndata: [DONE]\n\n'
-        )
-    await idle(lb)
 
 
 async def test_headers_that_belong_to_the_request_are_passed_on_and_others_are_not(
@@ -194,19 +152,6 @@ async def test_the_client_gets_status_and_body_of_the_leg_that_failed(
     await idle(lb)
 
 
-async def test_an_error_after_the_head_is_the_last_event_and_no_end_mark_follows(
-    balancer: MakeBalancer, fake: MakeWorker
-) -> None:
-    told = {"error": {"message": "m", "code": 504, "cause": "progress.timeout", "stage": "running"}}
-    lb = await balancer(await fake("p0", events(ONE)), await fake("d0", events(ONE, told)))
-    async with lb.post("/generate", {"text": "a", "stream": True}) as response:
-        assert response.status == 200
-        *_, last, nothing = (await response.read()).split(b"\n\n")
-    assert json.loads(last.removeprefix(b"data: ")) == told
-    assert nothing == b""
-    await idle(lb)
-
-
 async def test_a_killed_decode_is_told_with_room_stage_peer_and_cause(
     balancer: MakeBalancer, fake: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,19 +188,6 @@ async def test_a_client_that_leaves_ends_both_legs(
     (row,) = lb.service.recorder.rows(time.time())
     assert row.failure is not None
     assert row.failure.cause.value == "client.disconnected"
-
-
-async def test_a_client_that_leaves_in_the_middle_of_a_stream_ends_both_legs(
-    balancer: MakeBalancer, fake: MakeWorker
-) -> None:
-    p0, d0 = await fake("p0", waits()), await fake("d0", events(ONE, between=asyncio.Event()))
-    lb = await balancer(p0, d0)
-    async with lb.post("/generate", {"text": "a", "stream": True}) as response:
-        assert await response.content.readany() == b'data: {"text": "a"}\n\n'
-        response.close()
-    await happens(p0.left)
-    await happens(d0.left)
-    await idle(lb)
 
 
 @pytest.mark.parametrize("status", [400, 404, 409, 413, 422, 429])
@@ -307,18 +239,6 @@ async def test_without_a_pair_the_answer_is_503_with_the_reason(
     lb.service.fleet.see(infos, time.monotonic())
     async with lb.post("/generate", {"text": "a"}) as response:
         assert "dtype: p0 'fp32', d0 'bf16'" in (await response.json())["error"]["message"]
-
-
-async def test_health_says_whether_a_request_would_be_served(
-    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker
-) -> None:
-    lb = await balancer(p0)
-    async with lb.get("/health") as response:
-        assert response.status == 503
-    lb.see(p0, d0)
-    async with lb.get("/health") as response:
-        assert await read(response) == (200, {"status": "ok", "pairs": 1})
-    assert d0.bodies == []
 
 
 async def test_a_health_check_can_have_a_token_made(
@@ -376,67 +296,6 @@ async def test_load_is_counted_while_a_room_is_in_flight(
     await idle(lb)
 
 
-async def test_models_are_those_of_a_worker_and_a_dead_one_is_passed_over(
-    balancer: MakeBalancer, fake: MakeWorker, p0: FakeWorker
-) -> None:
-    d0 = await fake("d0", whole({"data": [{"id": "m", "owned_by": "sglang"}]}))
-    lb = await balancer(d0, p0)
-    for path in ("/v1/models", "/get_model_info"):
-        async with lb.get(path) as response:
-            assert (await response.json())["data"][0]["id"] == "m"
-    await d0.stop()
-    async with lb.get("/v1/models") as response:
-        assert await response.json() == {"text": "prefill"}
-    await p0.stop()
-    async with lb.get("/v1/models") as response:
-        assert response.status == 503
-
-
-async def test_an_abort_is_passed_on_to_every_worker(
-    balancer: MakeBalancer, fake: MakeWorker, p0: FakeWorker, d0: FakeWorker
-) -> None:
-    d1 = await fake("d1", whole({"error": {}}, 404))
-    lb = await balancer(p0, d0, d1)
-    async with lb.post("/abort_request", {"rid": "r1"}) as response:
-        assert await read(response) == (200, {"workers": {"d0": 200, "d1": 404, "p0": 200}})
-    assert (p0.said, d0.said, d1.said) == ({"rid": "r1"}, {"rid": "r1"}, {"rid": "r1"})
-    lb.see()
-    async with lb.post("/abort_request", {"rid": "r1"}) as response:
-        assert response.status == 502
-
-
-async def test_rooms_status_fleet_and_metrics_tell_what_was_served(
-    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker
-) -> None:
-    lb = await balancer(p0, d0)
-    async with lb.post("/generate", {"text": "a"}) as response:
-        assert response.status == 200
-    room = d0.said["bootstrap_room"]
-    async with lb.get("/rooms") as response:
-        (row,) = (await response.json())["rooms"]
-    assert (row["room"], row["stage"], row["peer"]) == (room, "done", "p0 -> d0")
-    async with lb.get("/status") as response:
-        status = await response.json()
-    assert status["peers"] == {"d0": "ready", "p0": "ready"}
-    assert status["counters"] == {"requests": 1, "failures": 0}
-    async with lb.get("/fleet") as response:
-        fleet = await response.json()
-    assert fleet["pairs"] == [["p0", "d0"]]
-    assert [worker["rooms"] for worker in fleet["workers"]] == [0, 0]
-    async with lb.get("/metrics") as response:
-        text = await response.text()
-    assert 'pd_lb_requests_total{path="/generate",status="200"} 1.0' in text
-
-
-@pytest.mark.parametrize(("name", "status"), [("7", 404), ("zz", 400), ("f" * 15, 404)])
-async def test_a_room_nobody_knows_is_told_as_such(
-    balancer: MakeBalancer, name: str, status: int
-) -> None:
-    lb = await balancer()
-    async with lb.get(f"/rooms/{name}") as response:
-        assert response.status == status
-
-
 async def test_a_bug_in_an_exchange_fails_the_request_and_not_the_daemon(
     balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -452,4 +311,38 @@ async def test_a_bug_in_an_exchange_fails_the_request_and_not_the_daemon(
     assert "ZeroDivisionError: a bug" in answer["error"]["message"]
     async with lb.post("/generate", {"text": "a"}) as response:
         assert response.status == 200
+    await idle(lb)
+
+
+async def test_workers_on_ipv6_are_served_like_others(
+    balancer: MakeBalancer, fake: MakeWorker
+) -> None:
+    workers = [await fake(name, whole({"text": name}), "::1") for name in ("p0", "d0")]
+    lb = await balancer(*workers)
+    async with lb.post("/generate", {"text": "a"}) as response:
+        assert await read(response) == (200, {"text": "d0"})
+    await idle(lb)
+
+
+async def test_workers_are_asked_for_uncompressed_answers(
+    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker
+) -> None:
+    lb = await balancer(p0, d0)
+    async with lb.post("/generate", {}, headers={"Accept-Encoding": "gzip"}) as response:
+        assert response.status == 200
+    assert d0.headers[0]["Accept-Encoding"] == "identity"
+
+
+async def test_a_request_that_is_cut_at_the_end_tells_its_client_why(
+    balancer: MakeBalancer, fake: MakeWorker
+) -> None:
+    p0, d0 = await fake("p0", waits()), await fake("d0", waits())
+    lb = await balancer(p0, d0)
+    asking = asyncio.ensure_future(lb.post("/generate", {"text": "a"}))
+    await happens(d0.came)
+    lb.service.open.cut_all()
+    status, answer = await read(await asking)
+    assert (status, answer["error"]["cause"]) == (503, "instance.stopping")
+    await happens(p0.left)
+    await happens(d0.left)
     await idle(lb)
