@@ -51,20 +51,23 @@ def main() -> int:
     flags = parser.parse_args()
     if flags.seed is not None:
         return _show(flags.seed, None if flags.trace else flags.lines)
-    begun, failed, events = time.monotonic(), Counter[str](), 0
+    begun, failed, seen, events = time.monotonic(), 0, Counter[str](), 0
     for done, seed in enumerate(range(flags.first, flags.first + flags.seeds), 1):
         try:
-            events += run_seed(seed).events
+            world = run_seed(seed)
+            events += world.events
+            seen += world.seen
         except Exception as error:  # noqa: BLE001 - whatever it finds is shown
-            failed[f"{type(error).__name__}: {str(error)[:40]}"] += 1
+            failed += 1
             if not flags.keep_going:
                 return _show(seed, flags.lines)
             print(f"seed {seed}: {type(error).__name__}: {str(error)[:200]}", flush=True)
         if done % 500 == 0:
             rate = done / (time.monotonic() - begun)
-            print(f"{done} seeds, {rate:.0f} a second, {sum(failed.values())} failed", flush=True)
+            print(f"{done} seeds, {rate:.0f} a second, {failed} failed", flush=True)
     took_s = time.monotonic() - begun
-    print(f"{flags.seeds} seeds, {events} events, {took_s:.1f} s, {sum(failed.values())} failed")
+    print(f"{flags.seeds} seeds, {events} events, {took_s:.1f} s, {failed} failed")
+    print(", ".join(f"{name}: {count}" for name, count in sorted(seen.items())))
     return 1 if failed else 0
 
 

@@ -1,69 +1,134 @@
-"""What goes wrong with whole processes and the ways between them, and when."""
+"""What goes wrong with whole processes and the ways between them, and when.
+
+Many faults wait for their chance: until bytes are on their way to or from the process, or until
+memory of it settles, since that is where they hurt.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
+from daemons.decode.scheduler import Scheduler as DecodeCore
 from daemons.runtime.events import ConnectionLost, Draining, Stopping
 
 if TYPE_CHECKING:
+    from tests.sim.process import Process
     from tests.sim.world import World
 
 LEAST_BETWEEN_S = 4.0  # freezes of one process do not follow each other closer
+PATIENCE_S = 4.0  # a fault that waits for its chance comes anyway then
+LOOK_S = 0.03
+
+Chance = Callable[["World", str], bool]
 
 
 def schedule(world: World, rng: Random, end_s: float) -> None:
     """Put all faults of the plan on the world's calendar; all are over at ``end_s``."""
     plan = world.plan
+    instances = list(world.instances)
 
     def moment() -> float:
-        return rng.random() * end_s * 0.7
+        return rng.random() * end_s * 0.6
 
-    instances = list(world.instances)
+    def gap_s() -> float:
+        return rng.choice((0.01, 0.5, 3.0)) * rng.random()
+
+    def pair() -> tuple[str, str]:
+        return rng.choice(world.prefill_names), rng.choice(world.decode_names)
+
+    def put(at_s: float, name: str, fault: Callable[..., None], *args: object) -> None:
+        chance = rng.choice((_always, _writing, _writing, _settling))
+        world.at(at_s, _when, world, chance, name, at_s + PATIENCE_S, fault, args)
+
     for _ in range(plan.crashes):
-        gap_s = rng.choice((0.01, 0.5, 3.0)) * rng.random()
-        world.at(moment(), _crash, world, rng.choice(instances), gap_s)
-    for _ in range(plan.stops):
-        gap_s = rng.choice((0.01, 0.5, 3.0)) * rng.random()
-        world.at(moment(), _stop, world, rng.choice(instances), gap_s)
-    for _ in range(plan.partitions):
-        pair = (rng.choice(world.prefill_names), rng.choice(world.decode_names))
-        world.at(moment(), _part, world, pair, rng.choice((0.3, 2.0, 6.0)) * rng.random())
-    last_s: dict[str, float] = {}
-    for at_s in sorted(moment() for _ in range(plan.freezes)):
         name = rng.choice(instances)
-        begin_s = max(at_s, last_s.get(name, 0.0))
-        for_s = rng.choice((0.5, 3.0, 5.0)) * rng.random()
-        last_s[name] = begin_s + for_s + LEAST_BETWEEN_S
-        if begin_s + for_s < end_s:
-            world.at(begin_s, _freeze, world, name, for_s)
+        put(moment(), name, _crash, world, name, gap_s())
+    for _ in range(plan.stops):
+        name = rng.choice(instances)
+        put(moment(), name, _stop, world, name, gap_s())
+    for _ in range(plan.partitions):
+        parted = pair()
+        for_s = rng.choice((0.3, 3.0, 6.0)) * rng.random()
+        put(moment(), rng.choice(parted), _part, world, parted, for_s)
+    for _ in range(plan.freezes):
+        name = rng.choice(instances)
+        put(moment(), name, _freeze, world, name, rng.choice((0.5, 4.0, 5.0)) * rng.random())
+    for _ in range(plan.accidents):
+        at_s, writer, receiver = moment(), *pair()
+        world.at(at_s, _when, world, _writing, writer, end_s * 0.8, _hurt, (world, writer, gap_s()))
+        for_s = 2.0 + 3.0 * rng.random()
+        world.at(
+            at_s, _when, world, _settling, receiver, end_s * 0.8, _freeze, (world, receiver, for_s)
+        )
     for _ in range(plan.flaps):
-        pair = (rng.choice(world.prefill_names), rng.choice(world.decode_names))
-        world.at(moment(), _flap, world, *(pair if rng.random() < 0.5 else pair[::-1]))
+        one, other = pair()[:: rng.choice((1, -1))]
+        world.at(moment(), _flap, world, one, other)
     for _ in range(plan.drains):
         world.at(moment(), _drain, world, rng.choice(instances), rng.random() * 2)
 
 
-def _crash(world: World, name: str, gap_s: float) -> None:
+def _when(
+    world: World,
+    chance: Chance,
+    name: str,
+    latest_s: float,
+    fault: Callable[..., None],
+    args: tuple[object, ...],
+) -> None:
+    if world.now >= latest_s or chance(world, name):
+        fault(*args)
+    else:
+        world.after(LOOK_S, _when, world, chance, name, latest_s, fault, args)
+
+
+def _always(world: World, name: str) -> bool:
+    return True
+
+
+def _writing(world: World, name: str) -> bool:
+    """Bytes are on their way to the instance, or from it."""
+    for process in world.alive():
+        for peer in process.lanes.active:
+            if name in (process.instance, peer.instance):
+                return True
+    return False
+
+
+def _settling(world: World, name: str) -> bool:
+    """A decode waits for what may be in its sockets."""
     process = world.current.get(name)
-    if process is not None and process.alive:
-        world.kill(process)
-        world.after(gap_s, world.start, name)
+    core = process.core if process else None
+    return isinstance(core, DecodeCore) and any(
+        held.settles_s is not None for held in core.quarantine.rooms.values()
+    )
+
+
+def _crash(world: World, name: str, gap_s: float) -> None:
+    process = world.current[name]
+    if process.alive:
+        _end(world, process, gap_s)
+
+
+def _hurt(world: World, name: str, gap_s: float) -> None:
+    if world.rng.random() < 0.5:
+        world.current[name].lanes.cut_all()
+    else:
+        _crash(world, name, gap_s)
 
 
 def _stop(world: World, name: str, gap_s: float) -> None:
-    process = world.current.get(name)
-    if process is not None and process.alive:
+    process = world.current[name]
+    if process.alive:
         process.deliver(Stopping())
-        world.after(world.rng.random() * 0.5, _crash_that, world, process, gap_s)
+        world.after(world.rng.random() * 0.5, _end, world, process, gap_s)
 
 
-def _crash_that(world: World, process: object, gap_s: float) -> None:
-    for name, current in world.current.items():
-        if current is process:
-            _crash(world, name, gap_s)
-            return
+def _end(world: World, process: Process, gap_s: float) -> None:
+    if process.alive:
+        world.kill(process)
+        world.after(gap_s, world.start, process.instance)
 
 
 def _part(world: World, pair: tuple[str, str], for_s: float) -> None:
@@ -75,7 +140,8 @@ def _part(world: World, pair: tuple[str, str], for_s: float) -> None:
 
 def _freeze(world: World, name: str, for_s: float) -> None:
     process = world.current[name]
-    if process.alive and not process.frozen:
+    rested = world.now - process.thawed_s >= LEAST_BETWEEN_S
+    if process.alive and not process.frozen and rested:
         process.freeze()
         world.after(for_s, process.thaw)
 

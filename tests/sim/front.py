@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.generate import Output, Sampling, Submit
 from daemons.protocol.handshake import AbortAnswer, Message, Progress
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 PATIENCE_S = 1000.0
+CANARY_EVERY_S = 4.0
+LOOK_S = 0.03
 
 
 @dataclass(slots=True, eq=False)
@@ -78,13 +82,19 @@ class Front:
                 self._plan_cancel(room, at_s)
 
     def canaries(self) -> None:
-        """Send a room over each pair; nothing is wrong any more, so they must succeed."""
+        """Send a room over each pair; nothing is wrong any more, so they must succeed.
+
+        One after the other, since each pair is to be tried and not the queues.
+        """
+        # Without a place for tombstones memory stays in quarantine for longer.
+        sure = self.world.plan.max_tombs > 10
+        at_s = self.world.now
         for prefill in self.world.prefill_names:
             for decode in self.world.decode_names:
-                # Without a place for tombstones memory stays in quarantine for longer.
-                sure = self.world.plan.max_tombs > 10
-                for leg in self.draw(prefill, decode, must_succeed=sure).legs:
-                    self._submit(leg)
+                room = self.draw(prefill, decode, must_succeed=sure)
+                for leg in room.legs:
+                    self.world.at(at_s, self._submit, leg)
+                at_s += CANARY_EVERY_S
 
     def draw(self, prefill: str, decode: str, *, must_succeed: bool) -> Room:
         """Make a room, with lengths around the edges."""
@@ -96,7 +106,7 @@ class Front:
         most = rng.choice((1, 2, 5, 12))
         limit = min(plan.decode_pages, plan.prefill_pages) * plan.page_size
         if must_succeed:
-            length, most = min(length, max(1, limit // 2)), min(most, max(1, limit // 2))
+            length, most = min(length, 8, max(1, limit // 2)), min(most, 5, max(1, limit // 2))
         ending = (token(key, rng.randint(0, most)),) if rng.random() < 0.4 else ()
         ignore = rng.random() < 0.2
         sampling = Sampling(max_tokens=most, eos_token_ids=ending, ignore_eos=ignore)
@@ -196,15 +206,36 @@ class Front:
             return
         leg.process = process
         process.deliver(Submitted(leg.room.submit))
+        if self.world.rng.random() < self.world.plan.twice:
+            self.world.after(self.world.rng.random(), self._submit_twice, leg)
+
+    def _submit_twice(self, leg: Leg) -> None:
+        # What waits in front of a frozen rank may end the leg before this comes to it.
+        if not leg.end and leg.process is not None and not leg.process.frozen:
+            leg.process.deliver(Submitted(leg.room.submit))
 
     def _plan_cancel(self, room: Room, at_s: float) -> None:
         rng = self.world.rng
         after_s = rng.random() * rng.choice((0.05, 0.5, 3.0))
         both = rng.random() < 0.5
         legs = room.legs if both else (rng.choice(room.legs),)
+        in_transfer = rng.random() < 0.5
         for leg in legs:
             cause = Failure(Cause.CLIENT_CANCELLED, "client", "", "")
-            self.world.at(at_s + after_s + rng.random() * 0.1, self._cancel, leg, cause)
+            begin_s = at_s + after_s + rng.random() * 0.1
+            if in_transfer:
+                self.world.at(begin_s, self._cancel_in_transfer, leg, cause, begin_s + 5.0)
+            else:
+                self.world.at(begin_s, self._cancel, leg, cause)
+
+    def _cancel_in_transfer(self, leg: Leg, failure: Failure, latest_s: float) -> None:
+        """Cancel while bytes of the room are on their way, or at the latest then."""
+        writer = leg.room.legs[0].process
+        moving = writer is not None and writer.lanes.moves(leg.room.key)
+        if moving or self.world.now >= latest_s:
+            self._cancel(leg, failure)
+        else:
+            self.world.after(LOOK_S, self._cancel_in_transfer, leg, failure, latest_s)
 
     def _cancel(self, leg: Leg, failure: Failure) -> None:
         """Cancels reach the rank that has the leg, as often as anybody likes."""
@@ -215,6 +246,7 @@ class Front:
 
     def _end(self, leg: Leg, end: str) -> None:
         leg.end = end
+        self.world.seen[f"legs {end}"] += 1
         if end not in ("failed", "lost"):
             return
         twin = next(other for other in leg.room.legs if other is not leg)
@@ -222,6 +254,22 @@ class Front:
             failure = Failure(Cause.LB_TWIN_FAILED, "lb", leg.instance, "the other leg failed")
             delay_s = self.world.rng.random() * 0.2
             self.world.after(delay_s, self._cancel, twin, failure)
+        if self.world.faulty and self.world.rng.random() < self.world.plan.again:
+            self.world.after(self.world.rng.random(), self._try_again, leg.room)
+
+    def _try_again(self, room: Room) -> None:
+        """The same room with the next attempt, maybe over another pair."""
+        rng, submit = self.world.rng, room.submit
+        key = RoomKey(room.key.room, room.key.attempt + 1)
+        if key in self.rooms or not self.world.faulty:
+            return
+        prefill, decode = rng.choice(self.world.prefill_names), rng.choice(self.world.decode_names)
+        submit = msgspec.structs.replace(submit, attempt=key.attempt, prefill=prefill)
+        again = Room(key, submit, must_succeed=False)
+        again.legs = (Leg(prefill, again), Leg(decode, again))
+        self.rooms[key] = again
+        for leg in again.legs:
+            self.world.after(rng.random() * 0.2, self._submit, leg)
 
     def _maybe_stop(self, leg: Leg) -> None:
         room = leg.room

@@ -78,7 +78,7 @@ def check_source(process: Process, command: WriteKV) -> None:
             raise Violation(f"{process.me} sends page {page} of {owner} for {command.key}")
 
 
-def check_landing(piece: Piece, target: Process) -> None:
+def check_landing(piece: Piece, target: Process) -> Owner:
     """Bytes land only where their own room offered, or left, memory to its writer."""
     write, core = piece.write, target.core
     fence = piece.writer.said_over.get(write.key)
@@ -91,6 +91,7 @@ def check_landing(piece: Piece, target: Process) -> None:
         name, owner = "page", core.pages.owner(index)
     if owner[0] not in MAY_BE_WRITTEN or owner[1] != write.key:
         raise Violation(f"{write.key} lands in {name} {index} of {target.me}, owner {owner}")
+    return owner[0]
 
 
 def check_idle(process: Process) -> None:

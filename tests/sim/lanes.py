@@ -84,12 +84,24 @@ class Lanes:
         """Know a peer's memory no more; what has begun goes on."""
         self.known.discard(peer)
 
+    def cut_all(self) -> None:
+        """All connections break."""
+        for write in list(self.active.values()):
+            if isinstance(write, Write) and not write.over:
+                self._cut(write, "connection broke")
+
     def die(self) -> None:
         """The process is gone: what is in sockets lands, nothing else leaves."""
         for peer in list(self.active):
             write = self.active.pop(peer)
             if isinstance(write, Write) and not write.over:
                 self._leave_in_sockets(write)
+
+    def moves(self, key: RoomKey) -> bool:
+        """Say whether a write of a room is under way."""
+        return any(
+            write.command.key == key for write in self.active.values() if isinstance(write, Write)
+        )
 
     @property
     def idle(self) -> bool:
@@ -183,7 +195,7 @@ class Lanes:
         _land_at(write.target, due_s, land)
 
     def _cut(self, write: Write, detail: str) -> None:
-        write.over = True
+        self.process.world.seen["writes cut"] += 1
         self._leave_in_sockets(write)
         self._over(write.command.peer, WriteFailed(write.command.key, True, detail))
 
@@ -194,6 +206,7 @@ class Lanes:
         if world.network.cut(self.process.instance, target.instance) or not target.alive:
             return
         room = max(0, SOCKET_PIECES - write.unlanded)
+        world.seen["writers cut or dead"] += 1
         more = min(world.rng.randint(0, room), write.pieces - write.next)
         delays_s = sorted(self._late_s(target) for _ in range(more))
         for delay_s in delays_s:
@@ -204,6 +217,7 @@ class Lanes:
                 assert isinstance(content, bytes)
                 content = content[: len(content) // 100] + bytes(len(content) * 99 // 100 + 1)
                 content = content[: len(write.command.row or b"")]
+            world.seen["pieces late"] += 1
             _land_at(target, target.awake_s + delay_s, partial(_land, piece, target, content))
 
     def _late_s(self, target: Process) -> float:
@@ -248,7 +262,8 @@ def _land(piece: Piece, target: Process, content: list[int] | bytes) -> None:
     if not target.alive:
         return
     target.world.note(target, ("landed", str(piece.write.key), piece.index))
-    check_landing(piece, target)
+    owner = check_landing(piece, target)
+    target.world.seen[f"pieces landed in {owner}"] += 1
     if isinstance(content, bytes):
         target.memory.rows[piece.write.target_row] = content
     else:

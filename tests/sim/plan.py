@@ -63,6 +63,8 @@ class Plan:
     finish: float
     one_leg: float
     twin: float  # the balancer cancels the other leg when one has failed
+    again: float  # a failed room is tried again, with the next attempt
+    twice: float  # the same leg is submitted twice
     impatient: float  # a room with a short time of its own
     # the phone book
     book_s: float
@@ -75,6 +77,7 @@ class Plan:
     freezes: int
     flaps: int  # connections that are lost without a reason
     drains: int
+    accidents: int  # a writer is cut or killed, and then its receiver freezes
 
 
 def draw(seed: int) -> Plan:
@@ -116,7 +119,7 @@ def draw(seed: int) -> Plan:
         timers=_timers(rng) if not calm else _patient(),
         tick_s=rng.choice((0.1, 0.2, 0.3)),
         step_s=rng.choice((0.01, 0.05, 0.2)),
-        page_s=rng.choice((0.002, 0.02, 0.1)),
+        page_s=rng.choice((0.002, 0.02, 0.1, 0.2)),
         delay_s=rng.choice((0.001, 0.02, 0.1)),
         write_timeout_s=rng.choice((2.0, 3.0)),
         ordered=rng.random() < 0.6,
@@ -132,9 +135,11 @@ def draw(seed: int) -> Plan:
         gone=rate(0.1, 0.3),
         cut=rate(0.1, 0.5),
         cancel=rate(0.6),
-        finish=rng.random() * 0.3,
+        finish=rng.random() * 0.5,
         one_leg=rate(0.3, 0.3),
         twin=rng.choice((0.0, 1.0, 1.0, rng.random())),
+        again=rate(0.5),
+        twice=rng.random() * 0.1,
         impatient=rate(0.5, 0.3),
         book_s=rng.choice((0.01, 0.1, 1.0)),
         book_fails=rate(0.5, 0.3),
@@ -145,6 +150,7 @@ def draw(seed: int) -> Plan:
         freezes=times(2, 0.3),
         flaps=times(3, 0.2),
         drains=times(1, 0.15),
+        accidents=times(2, 0.3),
     )
 
 

@@ -54,7 +54,8 @@ class Process:
     skew_s: float  # our clock minus the world's
     alive: bool = True
     frozen: bool = False
-    born_s: float = 0.0
+    thawed_s: float = -1e9  # when it was last frozen until
+    buried: set[PeerId] = field(default_factory=set)
     ways: dict[PeerId, Address] = field(default_factory=dict)
     said_over: dict[tuple[int, int], str] = field(default_factory=dict)  # rooms, with the fence
     engine: Engine = field(init=False)
@@ -112,6 +113,9 @@ class Process:
 
     def thaw(self) -> None:
         """Go on, with all that has come meanwhile."""
+        if not self.frozen:
+            return  # killed, or thawed with the end of all faults
+        self.thawed_s = self.world.now
         self._frozen_s += self.world.now - self._frozen_at_s
         self.frozen = False
         waiting, self._waiting = self._waiting, []
@@ -150,11 +154,11 @@ class Process:
             case LearnBuffers(peer, _):
                 self.lanes.known.add(peer)
             case Connect(peer, host, port):
-                if peer in self.ways:
-                    raise Violation(f"{self.me} connects twice to {peer}")
+                self._check_new(peer)
                 self.ways[peer] = (host, port)
             case Disconnect(peer):
                 del self.ways[peer]
+                self.buried.add(peer)
                 self.lanes.forget(peer)
             case Probe(peer, host, port):
                 self.world.network.probe(self, peer, (host, port))
@@ -176,6 +180,12 @@ class Process:
             raise Violation(f"{self.me} offers row {message.row}, which is not empty")
         self.world.front.said(self, message)
         self.world.network.send(self, self._way(command.peer), message)
+
+    def _check_new(self, peer: PeerId) -> None:
+        """Lives that are over, or not the newest, are left alone."""
+        for known in (*self.ways, *self.buried):
+            if known.instance == peer.instance and known.epoch >= peer.epoch:
+                raise Violation(f"{self.me} connects to {peer}, but knew {known}")
 
     def _way(self, peer: PeerId) -> Address:
         if peer not in self.ways:

@@ -1,0 +1,230 @@
+"""The simulated cluster over many seeds, and proof that it would notice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from daemons.decode.commands import ZeroRow
+from daemons.decode.outbox import Outbox as DecodeOutbox
+from daemons.decode.quarantine import Quarantine
+from daemons.decode.running_batch import RunningBatch
+from daemons.decode.scheduler import Scheduler as DecodeCore
+from daemons.kv.ledger import OutOfPages
+from daemons.prefill.outbox import Outbox as PrefillOutbox
+from daemons.prefill.scheduler import Scheduler as PrefillCore
+from daemons.protocol.handshake import Fence
+from daemons.runtime.liveness import Liveness
+from daemons.runtime.tombstones import Tombstones
+from tests.sim.__main__ import run_seed, trace_hash
+
+ROOT = Path(__file__).parents[2]
+SEEDS = 2000
+RANGE = 100
+MUTANT_SEEDS = 150
+
+Mutation = Callable[[pytest.MonkeyPatch], None]
+
+
+def run_range(first: int, count: int) -> None:
+    for seed in range(first, first + count):
+        try:
+            run_seed(seed)
+        except Exception as error:
+            error.add_note(f"again: python -m tests.sim --seed {seed} --trace")
+            raise
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, RANGE))
+def test_no_seed_of_the_range_breaks_an_invariant(first: int) -> None:
+    run_range(first, RANGE)
+
+
+@pytest.mark.parametrize("seed", [3, 77, 2024])
+def test_a_seed_replays_exactly(seed: int) -> None:
+    assert trace_hash(seed) == trace_hash(seed)
+
+
+def test_a_seed_replays_exactly_in_a_process_with_other_string_hashes() -> None:
+    code = "from tests.sim.__main__ import trace_hash; print(trace_hash(5))"
+    environ = os.environ | {"PYTHONHASHSEED": "4711"}
+    told = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environ, capture_output=True, check=True
+    )
+    assert told.stdout.decode().strip() == trace_hash(5)
+
+
+def test_other_seeds_are_other_runs() -> None:
+    assert len({trace_hash(seed) for seed in range(5)}) == 5
+
+
+# --- mutants: each is a defect that the simulator must find ---
+
+
+def quarantine_ends_by_a_timer(patch: pytest.MonkeyPatch) -> None:
+    def unanswered(self: Quarantine, now: float) -> list[object]:
+        for held in self.rooms.values():
+            if held.settles_s is None and now - held.asked_s >= 1.0:
+                held.settles_s = 0.0
+        return []
+
+    patch.setattr(Quarantine, "unanswered", unanswered)
+
+
+def a_cut_write_counts_as_clean(patch: pytest.MonkeyPatch) -> None:
+    answered = Quarantine.answered
+    patch.setattr(
+        Quarantine,
+        "answered",
+        lambda self, key, sender, _, now: answered(self, key, sender, Fence.CLEAN, now),
+    )
+
+
+def a_dead_writer_counts_as_clean(patch: pytest.MonkeyPatch) -> None:
+    def died(self: Quarantine, peer: object, now: float) -> None:
+        for held in self.rooms.values():
+            if held.peer == peer:
+                held.settles_s = 0.0
+
+    patch.setattr(Quarantine, "died", died)
+
+
+def silence_counts_as_death(patch: pytest.MonkeyPatch) -> None:
+    fail = DecodeCore._fail_rooms_of
+
+    def fail_rooms_of(self: DecodeCore, peer: object, cause: object, detail: str) -> None:
+        fail(self, peer, cause, detail)  # type: ignore[arg-type]
+        self.quarantine.died(peer, self._now)  # type: ignore[arg-type]
+
+    patch.setattr(DecodeCore, "_fail_rooms_of", fail_rooms_of)
+
+
+def time_in_the_freezer_counts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Quarantine, "_awake", lambda self, now: now)
+
+
+def failed_is_said_while_writes_are_under_way(patch: pytest.MonkeyPatch) -> None:
+    settle = PrefillCore._settle
+
+    def hasty(self: PrefillCore, request: object) -> None:
+        unsettled, request.unsettled = request.unsettled, 0  # type: ignore[attr-defined]
+        steps, request.step_tokens = request.step_tokens, 1  # type: ignore[attr-defined]
+        settle(self, request)  # type: ignore[arg-type]
+        request.unsettled, request.step_tokens = unsettled, steps  # type: ignore[attr-defined]
+        settle(self, request)  # type: ignore[arg-type]
+
+    patch.setattr(PrefillCore, "_settle", hasty)
+
+
+def an_abort_is_answered_at_once(patch: pytest.MonkeyPatch) -> None:
+    abort = PrefillCore._abort
+
+    def hasty(self: PrefillCore, message: object) -> None:
+        abort(self, message)  # type: ignore[arg-type]
+        self.out.answer(message, Fence.CLEAN)  # type: ignore[arg-type]
+
+    patch.setattr(PrefillCore, "_abort", hasty)
+
+
+def a_row_is_not_zeroed(patch: pytest.MonkeyPatch) -> None:
+    do = DecodeOutbox.do
+
+    def forgetful(self: DecodeOutbox, *commands: object) -> None:
+        do(self, *[c for c in commands if not isinstance(c, ZeroRow)])  # type: ignore[arg-type]
+
+    patch.setattr(DecodeOutbox, "do", forgetful)
+
+
+def ended_rooms_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Tombstones, "get", lambda self, key: None)
+
+
+def pages_are_released_under_a_step(patch: pytest.MonkeyPatch) -> None:
+    end = DecodeCore._end
+
+    def hasty(self: DecodeCore, request: object, failure: object) -> None:
+        request.in_step = False  # type: ignore[attr-defined]
+        end(self, request, failure)  # type: ignore[arg-type]
+
+    patch.setattr(DecodeCore, "_end", hasty)
+
+
+def source_pages_are_released_under_a_write(patch: pytest.MonkeyPatch) -> None:
+    fail = PrefillCore._fail
+
+    def hasty(self: PrefillCore, request: object, failure: object) -> None:
+        if request.row is not None:  # type: ignore[attr-defined]
+            self._release(request)  # type: ignore[arg-type]
+            request.pages, request.row = (), None  # type: ignore[attr-defined]
+        fail(self, request, failure)  # type: ignore[arg-type]
+
+    patch.setattr(PrefillCore, "_fail", hasty)
+
+
+def pages_are_promised_twice(patch: pytest.MonkeyPatch) -> None:
+    from daemons.decode.request import Request
+
+    patch.setattr(Request, "promised", property(lambda self: 0))
+
+
+def a_batch_forgets_a_page(patch: pytest.MonkeyPatch) -> None:
+    step = RunningBatch.step
+
+    def short(self: RunningBatch, pages: object) -> list[object]:
+        items = step(self, pages)  # type: ignore[arg-type]
+        for request in self.rooms.values():
+            if len(request.pages) > 2:
+                request.pages[0], request.pages[1] = request.pages[1], request.pages[0]
+        return items  # type: ignore[return-value]
+
+    patch.setattr(RunningBatch, "step", short)
+
+
+def a_failure_is_told_twice(patch: pytest.MonkeyPatch) -> None:
+    tell = PrefillOutbox.tell_failure
+
+    def chatty(self: PrefillOutbox, key: object, failure: object) -> None:
+        tell(self, key, failure)  # type: ignore[arg-type]
+        tell(self, key, failure)  # type: ignore[arg-type]
+
+    patch.setattr(PrefillOutbox, "tell_failure", chatty)
+
+
+def a_dead_life_may_come_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Liveness, "is_buried", lambda self, peer: False)
+
+
+def a_cancel_is_lost(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(DecodeOutbox, "abort", lambda self, peer, key, failure: None)
+
+
+MUTANTS: list[Mutation] = [
+    quarantine_ends_by_a_timer,
+    a_cut_write_counts_as_clean,
+    a_dead_writer_counts_as_clean,
+    silence_counts_as_death,
+    time_in_the_freezer_counts,
+    failed_is_said_while_writes_are_under_way,
+    an_abort_is_answered_at_once,
+    a_row_is_not_zeroed,
+    ended_rooms_are_forgotten,
+    pages_are_released_under_a_step,
+    source_pages_are_released_under_a_write,
+    pages_are_promised_twice,
+    a_batch_forgets_a_page,
+    a_failure_is_told_twice,
+    a_dead_life_may_come_back,
+    a_cancel_is_lost,
+]
+
+
+@pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
+def test_the_simulator_finds(mutate: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate(monkeypatch)
+    with pytest.raises((AssertionError, OutOfPages)):
+        run_range(0, MUTANT_SEEDS)
