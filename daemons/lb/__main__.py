@@ -136,7 +136,7 @@ async def _serve(
     finally:
         for task in beside:
             task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
+        await asyncio.gather(*beside, *service.looking, return_exceptions=True)
         with contextlib.suppress(PhoneBookError):
             await book.deregister(LB_NAME, service.epoch)
         await site.close()

@@ -65,6 +65,7 @@ class Leg:
     idle_s: float  # between two events of a stream
     begun: bool = False  # an event came
     refused: bool = False  # no connection came about
+    broken: bool = False  # a connection was lost
 
     async def run(self, take: TakeEvents) -> Answer:
         """Post; hand events on as they come, some complete ones at a time; return the answer.
@@ -82,7 +83,7 @@ class Leg:
             )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             self.refused = True
-            raise self._broke(f"no connection: {error}", refused=True) from error
+            raise self._broke(_told(error), refused=True) from error
         except (aiohttp.ClientError, OSError) as error:
             raise self._broke(_told(error)) from error
         try:
@@ -151,6 +152,7 @@ class Leg:
         self, detail: str, *, refused: bool = False, cause: Cause = Cause.LB_WORKER_GONE
     ) -> LegFailed:
         worker = self.worker
+        self.broken = not refused and cause is Cause.LB_WORKER_GONE
         where = f"{worker.role.value} at {worker.host}:{worker.port}: {detail}"
         return LegFailed(Failure(cause, self._stage, worker.name, where), refused=refused)
 
@@ -204,4 +206,9 @@ async def _up_to(stream: aiohttp.StreamReader, limit: int) -> bytes:
 
 
 def _told(error: Exception) -> str:
-    return f"connection lost: {type(error).__name__} {error}".rstrip()
+    """Return what happened to a connection, without the prose of libraries."""
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return "no connection in time"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"no connection: {error.os_error.strerror or error.os_error}"
+    return f"connection lost ({type(error).__name__})"

@@ -24,7 +24,7 @@ from daemons.lb.stories import Telling
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.ids import room_hex
 from daemons.protocol.topology import State
-from daemons.runtime.http import Refusal, invalid
+from daemons.runtime.http import Refusal, invalid, url_of
 from daemons.runtime.log import Logger, logger
 from daemons.runtime.recorder import Recorder
 
@@ -50,6 +50,7 @@ class Service:
     version: str
     metrics: Metrics = field(default_factory=Metrics)
     lingering: Lingering = field(default_factory=Lingering)
+    looking: set[asyncio.Task[None]] = field(default_factory=set)
     log: Logger = field(default_factory=logger)
     state: State = State.READY
     started_s: float = field(default_factory=time.monotonic)
@@ -104,8 +105,7 @@ class Service:
             return client.response  # nobody reads it
         finally:
             for leg in (prefill, decode):
-                if leg.refused:
-                    self.fleet.strike(leg.worker)
+                self._heed(leg)
             self.fleet.give_back(pair.decode, len(rooms))
             self.rooms.end(rooms)
 
@@ -136,6 +136,29 @@ class Service:
     def _leg(self, worker: Worker, path: str, body: bytes, headers: Mapping[str, str]) -> Leg:
         config = self.config
         return Leg(self.session, worker, path, body, headers, config.connect_s, config.idle_s)
+
+    def _heed(self, leg: Leg) -> None:
+        """Strike a worker that refused us; look again at one whose connection was lost."""
+        if leg.refused:
+            self.fleet.strike(leg.worker)
+        elif leg.broken:
+            task = asyncio.create_task(self._look_again(leg.worker))
+            self.looking.add(task)
+            task.add_done_callback(self.looking.discard)
+
+    async def _look_again(self, worker: Worker) -> None:
+        """Strike a worker if nobody listens any more: it was killed, not just one connection."""
+        try:
+            async with self.session.get(
+                url_of(worker.host, worker.port) + "/health",
+                timeout=aiohttp.ClientTimeout(total=self.config.connect_s),
+            ):
+                return
+        except aiohttp.ClientConnectorError:
+            self.fleet.strike(worker)
+            self.log.warning("worker.struck", worker=worker.name, epoch=worker.epoch)
+        except (aiohttp.ClientError, OSError):
+            return  # it listens
 
     def pick(self) -> Pick:
         """Return a pair for a request; raises Refusal when there is none."""

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from daemons.lb import dispatch
 from daemons.protocol.ids import ROOM_LIMIT, room_hex
@@ -16,6 +17,7 @@ from .conftest import (
     FakeWorker,
     MakeBalancer,
     MakeWorker,
+    Reply,
     breaks,
     explained,
     happens,
@@ -220,6 +222,43 @@ async def test_a_worker_that_refuses_connections_is_out_until_the_fleet_hears_of
     lb.service.fleet.see([p0.info(), gone, d1.info()], now + 5)
     assert [pair.decode.name for pair in lb.service.fleet.pairs(now + 5)] == ["d0", "d1"]
     await idle(lb)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_after_a_lost_connection_a_worker_stays_if_it_still_listens(
+    balancer: MakeBalancer,
+    fake: MakeWorker,
+    p0: FakeWorker,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    killed: bool,
+) -> None:
+    monkeypatch.setattr(dispatch, "EXPLAIN_S", 0.01)
+    d0 = await fake("d0", breaks())
+    lb = await balancer(p0, d0)
+    if killed:
+        d0.reply = last_words(d0)
+    async with lb.post("/generate", {"text": "a"}) as response:
+        assert response.status == 502
+    d0.reply = whole({})
+    for look in list(lb.service.looking):
+        await asyncio.wait_for(look, DEADLINE_S)
+    assert [pair.decode.name for pair in lb.service.fleet.pairs(time.monotonic())] == (
+        [] if killed else ["d0"]
+    )
+    await idle(lb)
+
+
+def last_words(worker: FakeWorker) -> Reply:
+    """Stop listening, then cut the connection, as a killed process does."""
+
+    async def reply(request: web.Request) -> web.StreamResponse:
+        assert worker.site is not None
+        for site in list(worker.site.runner.sites):
+            await site.stop()
+        return await breaks()(request)
+
+    return reply
 
 
 async def test_without_a_pair_the_answer_is_503_with_the_reason(
