@@ -163,6 +163,8 @@ class AutoRank:
         """Serve until told to stop."""
         if self._flags.exit_code is not None:
             os._exit(self._flags.exit_code)
+        if self._flags.mute:
+            await asyncio.Event().wait()
         shape = Shape(attn_tp_size=self._flags.ranks)
         await self._say(rank_ready(self._flags.rank, shape=shape))
         while True:
@@ -208,7 +210,8 @@ async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--link", required=True)
     parser.add_argument("--tokens", default="104,105")
-    parser.add_argument("--exit-code", type=int)
+    parser.add_argument("--exit-code", type=int, help="end at once")
+    parser.add_argument("--mute", action="store_true", help="never be ready")
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--pid-file", type=Path)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -41,8 +43,9 @@ class FakeBook:
     instances: list[InstanceInfo]
     topologies: dict[str, Topology]
     routes: dict[str, RankRoute]
-    registered: list[dict[str, object]]
+    registered: list[dict[str, Any]]
     url: str = ""
+    heard: asyncio.Event = field(default_factory=asyncio.Event)  # somebody registered
 
     def app(self) -> web.Application:
         """Return the phone book's HTTP face."""
@@ -68,6 +71,7 @@ class FakeBook:
     async def _register(self, request: web.Request) -> web.Response:
         body = msgspec.json.decode(await request.read())
         self.registered.append({"method": request.method, **body})
+        self.heard.set()
         return json_response({})
 
 
@@ -118,6 +122,7 @@ class Bench:
     http: aiohttp.ClientSession
     ranks: Ranks
     pulse: Pulse
+    url: str
 
     def body(self, **fields: object) -> dict[str, object]:
         """Return a body with a room and whatever else is given."""
@@ -150,7 +155,7 @@ async def front_bench(
         rank = FakeRank(context, ranks.links[0])
         try:
             async with aiohttp.ClientSession(site.url) as http:
-                yield Bench(desk, rank, book, http, ranks, pulse)
+                yield Bench(desk, rank, book, http, ranks, pulse, site.url)
         finally:
             await site.close()
             await look_ups.close()

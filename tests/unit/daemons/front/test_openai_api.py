@@ -1,0 +1,246 @@
+"""OpenAI's endpoints over HTTP, with a rank that the test plays."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import APIError, APIStatusError, AsyncOpenAI
+
+from daemons.protocol.causes import Cause, Failure
+from daemons.protocol.generate import Cancel, FinishReason, Submit, TokenOut
+from tests.support.front_bench import ROOM, Bench, front_bench
+from tests.support.tiny_model import EOS
+
+STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
+PAIR = {"bootstrap_room": ROOM, "bootstrap_instance": "p0"}
+HI: list[Any] = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with front_bench(tmp_path) as one:
+        yield one
+
+
+@pytest.fixture
+async def client(bench: Bench) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=f"{bench.url}/v1", api_key="none", max_retries=0) as one:
+        yield one
+
+
+async def post(bench: Bench, path: str, **body: Any) -> tuple[int, Any]:
+    headers = {"X-Request-ID": "me"}
+    async with bench.http.post(path, json=bench.body(**body), headers=headers) as answer:
+        text = await answer.text()
+    if answer.content_type != "text/event-stream":
+        return answer.status, json.loads(text)
+    lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+    return answer.status, [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+async def test_the_openai_client_chats(bench: Bench, client: AsyncOpenAI) -> None:
+    asking = asyncio.create_task(
+        client.chat.completions.create(
+            model="tiny", messages=HI, max_tokens=5, temperature=0, extra_body=PAIR
+        )
+    )
+    submit = await bench.rank.hear(Submit)
+    assert bytes(submit.prompt) == b"<|user|>hi\n<|assistant|>"
+    assert submit.sampling.max_tokens == 5
+    await bench.rank.output(submit, [*b"yo", EOS], STOP, finish_token=EOS)
+    answer = await asking
+    assert answer.id.startswith("chatcmpl-")
+    assert answer.choices[0].message.content == "yo"
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (24, 3)
+
+
+async def test_the_openai_client_streams_a_chat(bench: Bench, client: AsyncOpenAI) -> None:
+    async def read() -> list[Any]:
+        stream = await client.chat.completions.create(
+            model="tiny",
+            messages=HI,
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body=PAIR,
+        )
+        return [chunk async for chunk in stream]
+
+    reading = asyncio.create_task(read())
+    submit = await bench.rank.hear(Submit)
+    await bench.rank.output(submit, b"yo")
+    await bench.rank.output(submit, b"!", LENGTH)
+    chunks = await reading
+    assert chunks[0].choices[0].delta.role == "assistant"
+    texts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    assert "".join(texts) == "yo!"
+    assert chunks[-2].choices[0].finish_reason == "length"
+    assert chunks[-1].usage.total_tokens == 27
+
+
+async def test_the_openai_client_sees_errors_before_and_inside_a_stream(
+    bench: Bench, client: AsyncOpenAI
+) -> None:
+    with pytest.raises(APIStatusError, match="temperature"):
+        await client.chat.completions.create(
+            model="tiny", messages=HI, temperature=-1, extra_body=PAIR
+        )
+    asking = asyncio.create_task(
+        client.completions.create(model="tiny", prompt="hi", stream=True, extra_body=PAIR)
+    )
+    submit = await bench.rank.hear(Submit)
+    await bench.rank.output(submit, b"a")
+    stream = await asking
+    assert (await anext(stream)).choices[0].text == "a"
+    await bench.rank.output(submit, failure=Failure(Cause.PEER_DIED, "transfer", "p0"))
+    with pytest.raises(APIError, match=r"peer\.died"):
+        await anext(stream)
+
+
+async def test_the_openai_client_completes(bench: Bench, client: AsyncOpenAI) -> None:
+    asking = asyncio.create_task(
+        client.completions.create(model="tiny", prompt="hi", logprobs=1, seed=4, extra_body=PAIR)
+    )
+    submit = await bench.rank.hear(Submit)
+    assert (submit.prompt, submit.sampling.max_tokens) == (tuple(b"hi"), 16)
+    assert (submit.sampling.seed, submit.sampling.logprobs) == (4, 1)
+    await bench.rank.output(submit, [TokenOut(97, -0.5, ((97, -0.5),))], LENGTH)
+    choice = (await asking).choices[0]
+    assert (choice.text, choice.finish_reason) == ("a", "length")
+    assert choice.logprobs is not None
+    assert choice.logprobs.tokens == ["a"]
+    assert choice.logprobs.token_logprobs == [-0.5]
+    assert choice.logprobs.top_logprobs == [{"a": -0.5}]
+
+
+async def test_the_openai_client_lists_the_model(client: AsyncOpenAI) -> None:
+    models = [model async for model in client.models.list()]
+    assert [(model.id, model.owned_by) for model in models] == [("tiny", "sglang")]
+
+
+async def test_a_chats_log_probabilities_come_with_its_chunks(bench: Bench) -> None:
+    asking = asyncio.create_task(
+        post(bench, "/v1/chat/completions", messages=HI, stream=True, logprobs=True, top_logprobs=1)
+    )
+    submit = await bench.rank.hear(Submit)
+    await bench.rank.output(submit, [TokenOut(97, -0.5, ((98, -0.4),))])
+    await bench.rank.output(submit, [TokenOut(98, -0.1)], LENGTH)
+    _, events = await asking
+    shown = [
+        entry["token"]
+        for event in events[:-1]
+        for entry in (event["choices"][0]["logprobs"] or {"content": []})["content"]
+    ]
+    assert shown == ["a", "b"]
+
+
+async def test_prompts_of_a_completion_have_an_index_each(bench: Bench) -> None:
+    rooms = [ROOM, ROOM + 1]
+    for stream in (False, True):
+        asking = asyncio.create_task(
+            post(
+                bench, "/v1/completions", prompt=[[1], [2]], bootstrap_room=rooms, stream=stream,
+                echo=False,
+            )
+        )  # fmt: skip
+        submits = [await bench.rank.hear(Submit) for _ in rooms]
+        assert [submit.rid for submit in submits] == ["me_0", "me_1"]
+        await bench.rank.output(submits[1], b"y", LENGTH)
+        await bench.rank.output(submits[0], b"x", LENGTH)
+        _, found = await asking
+        answers = [found] if not stream else found[:-1]
+        choices = [choice for answer in answers for choice in answer["choices"]]
+        assert {choice["index"]: choice["text"] for choice in choices} == {0: "x", 1: "y"}
+        assert answers[0]["id"] == "cmpl-me"
+
+
+async def test_a_prompt_may_be_echoed_in_both_ways(bench: Bench) -> None:
+    for stream in (False, True):
+        asking = asyncio.create_task(
+            post(bench, "/v1/completions", prompt="hi", echo=True, stream=stream)
+        )
+        submit = await bench.rank.hear(Submit)
+        await bench.rank.output(submit, b"a")
+        await bench.rank.output(submit, b"b", LENGTH)
+        _, found = await asking
+        answers = [found] if not stream else found[:-1]
+        assert "".join(answer["choices"][0]["text"] for answer in answers) == "hiab"
+
+
+async def test_a_stop_string_is_told_as_such(bench: Bench) -> None:
+    asking = asyncio.create_task(post(bench, "/v1/completions", prompt="hi", stop=["b"]))
+    submit = await bench.rank.hear(Submit)
+    await bench.rank.output(submit, b"abc")
+    _, answer = await asking
+    choice = answer["choices"][0]
+    assert (choice["text"], choice["finish_reason"], choice["matched_stop"]) == ("a", "stop", "b")
+
+
+async def test_a_newer_name_of_max_tokens_wins(bench: Bench) -> None:
+    asking = asyncio.create_task(
+        post(bench, "/v1/chat/completions", messages=HI, max_tokens=9, max_completion_tokens=3)
+    )
+    submit = await bench.rank.hear(Submit)
+    assert submit.sampling.max_tokens == 3
+    await bench.rank.output(submit, b"a", LENGTH)
+    await asking
+
+
+async def test_a_chat_without_a_length_is_cut_to_what_the_model_takes(bench: Bench) -> None:
+    asking = asyncio.create_task(post(bench, "/v1/chat/completions", messages=HI))
+    submit = await bench.rank.hear(Submit)
+    assert submit.sampling.max_tokens == 400 - 24
+    await bench.rank.output(submit, b"a", LENGTH)
+    await asking
+
+
+async def test_a_client_that_hangs_up_cancels_its_room(bench: Bench) -> None:
+    asking = asyncio.create_task(post(bench, "/v1/chat/completions", messages=HI, stream=True))
+    await bench.rank.hear(Submit)
+    asking.cancel()
+    assert (await bench.rank.hear(Cancel)).failure.cause is Cause.CLIENT_DISCONNECTED
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "text"),
+    [
+        ("/v1/completions", {}, "prompt"),
+        ("/v1/completions", {"prompt": {}}, "prompt"),
+        ("/v1/completions", {"prompt": "a", "n": 2}, "n: 2 is not supported yet"),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 0}, "max_tokens"),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 400}, "limit is 400"),
+        ("/v1/completions", {"prompt": "a", "logprobs": 1000}, "logprobs"),
+        ("/v1/completions", {"prompt": "a", "temperature": "x"}, "$.temperature"),
+        ("/v1/completions", {"prompt": "a", "stream_options": 5}, "$.stream_options"),
+        ("/v1/completions", {"prompt": "a", "bootstrap_room": None}, "bootstrap_room"),
+        ("/v1/completions", {"prompt": "a", "stop": ""}, "stop"),
+        ("/v1/chat/completions", {}, "messages"),
+        ("/v1/chat/completions", {"messages": []}, "messages"),
+        ("/v1/chat/completions", {"messages": HI, "tools": [{}]}, "tools"),
+        ("/v1/chat/completions", {"messages": HI, "top_logprobs": 2}, "top_logprobs"),
+        ("/v1/chat/completions", {"messages": HI, "response_format": {"type": "x"}}, "text"),
+        ("/v1/chat/completions", {"messages": HI, "max_tokens": 377}, "limit is 400"),
+    ],
+)
+async def test_a_wrong_request_is_400_with_the_reason(
+    bench: Bench, path: str, body: dict[str, Any], text: str
+) -> None:
+    status, answer = await post(bench, path, **body)
+    assert status == 400
+    assert text in answer["error"]["message"]
+    assert len(bench.desk.rooms) == 0
+
+
+async def test_messages_that_the_template_refuses_are_400(bench: Bench) -> None:
+    chat = bench.desk.card.chat
+    assert chat is not None
+    chat._template = chat._template.environment.from_string("{{ raise_exception('no system') }}")
+    status, answer = await post(bench, "/v1/chat/completions", messages=HI)
+    assert status == 400
+    assert "no system" in answer["error"]["message"]
