@@ -97,11 +97,22 @@ class Ledger:
     def check(self) -> None:
         """Raise WrongOwner unless the sums are right and free means nobody's."""
         for owner, count in self._counts.items():
-            held = sum(1 for o in self._owner if o is owner)
+            held = self._owner.count(owner)
             if held != count:
                 raise WrongOwner(f"{count} {self._name}s counted as {owner}, {held} are")
-        if len(self._free) != self.free or sum(self._counts.values()) != self.size:
-            raise WrongOwner(f"{len(self._free)} {self._name}s in runs, {self.free} counted free")
+        free = [
+            index for start, length in self._free.runs() for index in range(start, start + length)
+        ]
+        if len(free) != self.free or len(self._free) != self.free:
+            raise WrongOwner(f"{len(free)} {self._name}s in runs, {self.free} counted free")
+        for index in free:
+            if self._owner[index] is not Owner.FREE:
+                raise WrongOwner(
+                    f"{self._name} {index} is in the runs, its owner {self.owner(index)}"
+                )
+        for index, (owner, holder) in enumerate(zip(self._owner, self._holder, strict=True)):
+            if (holder is None) is not (owner in (Owner.FREE, Owner.CACHED)):
+                raise WrongOwner(f"{self._name} {index} is {owner} of {holder}")
 
     def _set(self, index: int, key: RoomKey, was: Owner, now: Owner) -> None:
         owner, holder = self._owner[index], self._holder[index]

@@ -19,6 +19,10 @@ class FreeRuns:
     def __len__(self) -> int:
         return self._count
 
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """Return ``(start, length)`` of each run, sorted, no two of them neighbours."""
+        return tuple(self._runs)
+
     def take(self, count: int) -> tuple[int, ...]:
         """Take ``count`` indices in as few runs as can be: the tightest fit, else the longest.
 

@@ -319,6 +319,9 @@ class Scheduler:
                 request.fence = Fence.CUT if event.cut else request.fence
                 self._write_failed(request, event.detail)
                 return
+            case WriteSkipped() if request.failure is None:  # nobody called it off
+                self._write_failed(request, "a write was not carried out")
+                return
             case WriteSkipped():
                 pass
         if request.failure is not None:

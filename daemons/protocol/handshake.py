@@ -23,6 +23,7 @@ REGIONS_LIMIT = 1 << 16
 Address = Annotated[int, msgspec.Meta(gt=0, le=2**63 - 1)]
 ByteCount = Annotated[int, msgspec.Meta(gt=0, lt=2**50)]
 PageIndex = Annotated[int, msgspec.Meta(ge=0, lt=PAGES_LIMIT)]
+UnixSeconds = Annotated[float, msgspec.Meta(ge=0, lt=2**53)]
 RowIndex = Annotated[int, msgspec.Meta(ge=0, lt=PAGES_LIMIT)]
 
 
@@ -118,8 +119,8 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=Tru
 
     sender: PeerId
     to_epoch: Epoch
-    sent_at_s: float  # sender's wall clock
-    echo_sent_at_s: float = 0.0  # the peer's last sent_at_s that we saw; 0: none
+    sent_at_s: UnixSeconds  # sender's wall clock
+    echo_sent_at_s: UnixSeconds = 0.0  # the peer's last sent_at_s that we saw; 0: none
 
 
 Message = (
