@@ -71,6 +71,25 @@ def process_of(pid: int) -> Process | None:
     return Process(pid, int(seen[_START])) if seen else None
 
 
+def start_detached(command: list[str], log: Path) -> Process:
+    """Start a process that outlives us, in a session of its own, its words going to ``log``."""
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    pid = os.posix_spawn(
+        command[0],
+        command,
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), append, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
+    process = process_of(pid)
+    assert process is not None  # nobody has waited for it
+    return process
+
+
 def _open(pid: int) -> int | None:
     try:
         return os.pidfd_open(pid)

@@ -6,6 +6,7 @@ and pdctl returns when everything serves. A start that fails takes down what it 
 
 from __future__ import annotations
 
+import signal
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -131,23 +132,17 @@ def _foreground(supervisor: Supervisor, file: ClusterFile, timeout_s: float) -> 
 
 
 def _detached(file: ClusterFile, here: str, timeout_s: float) -> None:
-    import subprocess
     import sys
 
+    from pdctl.processes import start_detached
     from pdctl.runs import log_path, make_run_directory, read_run
 
     directory = make_run_directory(file.cluster.name)
     (directory / "run.json").unlink(missing_ok=True)
     command = [sys.executable, "-m", "pdctl.supervisor", "--config", str(file.path)]
     command += ["--host", here, "--deadline", str(_drain_s(file))]
-    with log_path(file.cluster.name, "supervisor").open("ab") as log:
-        supervisor = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    log = log_path(file.cluster.name, "supervisor")
+    supervisor = start_detached(command, log)
     progress: Progress | None = None
     try:
         while progress is None or not progress.is_ready:
@@ -156,14 +151,12 @@ def _detached(file: ClusterFile, here: str, timeout_s: float) -> None:
             if run is not None:
                 progress = progress or Progress(file, run, timeout_s)
                 progress.look(run)
-            if supervisor.poll() is not None:
-                raise CommandError(
-                    "the supervisor ended", f"see {log_path(file.cluster.name, 'supervisor')}"
-                )
+            if not supervisor.is_alive:
+                raise CommandError("the supervisor ended", f"see {log}")
     except BaseException:
         say("taking down what was started")
-        supervisor.terminate()
-        supervisor.wait()
+        supervisor.send(signal.SIGTERM)
+        supervisor.wait(STOP_S)
         raise
 
 

@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from pdctl.processes import Process, process_of
+from pdctl.processes import Process, process_of, start_detached
 
 SLEEPS = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -62,6 +63,14 @@ def test_a_group_is_killed_with_its_leader() -> None:
         member = found(int(leader.stdout.readline()))
         found(leader.pid).kill_group()
         assert member.wait(10)
+
+
+def test_a_detached_process_has_a_session_of_its_own_and_a_log(tmp_path: Path) -> None:
+    script = "import os, sys; print(os.getsid(0) == os.getpid()); print('err', file=sys.stderr)"
+    process = start_detached([sys.executable, "-c", script], tmp_path / "log")
+    assert process.wait(20)
+    os.waitpid(process.pid, 0)
+    assert sorted((tmp_path / "log").read_text().split()) == ["True", "err"]
 
 
 def test_a_pid_that_nobody_has_is_nobody() -> None:
