@@ -23,8 +23,8 @@ ATTEMPT_LIMIT = 1000
 TIMEOUT_HEADER = "X-Request-Timeout"  # seconds that the client waits in total
 ID_HEADER = "X-Request-ID"
 TIMEOUT_LIMIT_S = 86400.0
-RID_LIMIT = 128  # characters
-RID_CHARACTERS = frozenset(string.ascii_letters + string.digits + "-_.:")
+RID_LIMIT = 256  # characters
+RID_CHARACTERS = frozenset(string.ascii_letters + string.digits + string.punctuation)
 
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ def request_id(request: web.Request, given: str | None = None) -> str:
     """
     rid = given or request.headers.get(ID_HEADER) or secrets.token_hex(16)
     if len(rid) > RID_LIMIT or not RID_CHARACTERS.issuperset(rid):
-        raise invalid(f"request id: 1 to {RID_LIMIT} letters, digits or -_.: are allowed")
+        raise invalid(f"request id: 1 to {RID_LIMIT} printable characters of ASCII, no space")
     return rid
 
 

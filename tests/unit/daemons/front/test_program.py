@@ -1,37 +1,64 @@
+"""From a cluster file to the settings of a front."""
+
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import pytest
+
+from daemons.cluster.errors import OperatorError
 from daemons.cluster.load import load
 from daemons.cluster.worker import Timers
 from daemons.front.program import Face, front_config
 from daemons.protocol.topology import Role
 from daemons.runtime.worker import Flags
-from tests.support.checkpoints import checkpoint
+from tests.support.tiny_model import tiny_model
+
+CLUSTER = """
+name: test
+model: {model}
+hosts:
+  here: {{address: 10.0.0.5}}
+bootstrap: {{host: here, port: 8123}}
+decode:
+  d0: {{host: here}}
+"""
 
 
-def test_a_front_starts_its_rank_by_the_same_program_in_the_same_life(tmp_path: Path) -> None:
+def flags(tmp_path: Path, model: str) -> Flags:
+    if Path(model).is_dir():
+        (Path(model) / "model.safetensors").touch()  # no front reads it
     file = tmp_path / "cluster.yaml"
-    file.write_text(
-        f"name: t\nmodel: {checkpoint('llama')}\n"
-        "hosts: {n1: {address: 10.0.0.1}}\n"
-        "bootstrap: {host: n1, port: 9000}\n"
-        "prefill: {p0: {host: n1}}\n"
-    )
-    face = Face("n1", "", 0, "", Timers())
-    config = front_config(Flags(load(file), "p0", 0, 0, None), Role.PREFILL, face)
+    file.write_text(CLUSTER.format(model=model))
+    return Flags(load(file), "d0", 0, 0, None)
+
+
+def face(bind: str = "", advertise: str = "") -> Face:
+    return Face("here", bind, 0, advertise, Timers(total_s=5.0))
+
+
+def test_the_front_gets_its_addresses_from_the_file(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "tiny")
+    given = flags(tmp_path, str(model))
+    config = front_config(given, Role.DECODE, face())
+    assert (config.bind, config.advertise) == ("10.0.0.5", "10.0.0.5")
+    assert (config.bootstrap_url, config.bootstrap_port) == ("http://10.0.0.5:8123", 8123)
+    assert (config.model_dir, config.model_name) == (str(model), "tiny")
+    assert (config.config_hash, config.timers.total_s) == (given.file.hash, 5.0)
+    own = front_config(given, Role.DECODE, face("0.0.0.0", "10.1.1.1"))
+    assert (own.bind, own.advertise) == ("0.0.0.0", "10.1.1.1")
+
+
+def test_the_rank_runs_the_same_program_in_the_same_life(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "tiny")
+    config = front_config(flags(tmp_path, str(model)), Role.DECODE, face())
     (argv,) = config.rank_argv
-    assert argv[1:3] == ("-m", "daemons.prefill")
+    assert argv[:3] == (sys.executable, "-m", "daemons.decode")
     assert argv[argv.index("--epoch") + 1] == str(config.epoch)
-    assert argv[argv.index("--instance") + 1] == "p0"
-    assert config.bootstrap_url == "http://10.0.0.1:9000"
-    assert (config.bind, config.advertise) == ("10.0.0.1", "10.0.0.1")
-    assert config.model_name == checkpoint("llama").name
+    assert argv[argv.index("--instance") + 1] == "d0"
 
 
-def test_bind_and_advertise_of_the_instance_go_before_the_hosts_address(tmp_path: Path) -> None:
-    file = tmp_path / "cluster.yaml"
-    file.write_text(f"name: t\nmodel: {checkpoint('llama')}\ndecode: {{d0: {{}}}}\n")
-    face = Face("local", "0.0.0.0", 8101, "10.9.9.9", Timers())
-    config = front_config(Flags(load(file), "d0", 0, 0, None), Role.DECODE, face)
-    assert (config.bind, config.port, config.advertise) == ("0.0.0.0", 8101, "10.9.9.9")
+def test_a_model_that_is_not_there_is_the_operators_error(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError):
+        front_config(flags(tmp_path, str(tmp_path / "nothing")), Role.DECODE, face())

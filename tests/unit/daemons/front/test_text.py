@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from tokenizers import Tokenizer
 from daemons.front.text import HELD_TOKENS_LIMIT, REPLACEMENT, Detokenizer, StopStrings
 from tests.support.tiny_model import BOS, EOS, byte_tokenizer, space_tokenizer
 
+SMOLLM2 = Path.home() / ".cache" / "pd" / "models" / "smollm2-135m-instruct"
 BYTES = byte_tokenizer()
 SPACES = space_tokenizer()
 
@@ -158,3 +161,12 @@ def test_cutting_piece_by_piece_equals_cutting_at_once(text: str, stops: list[st
     seen = text[: min(ends)]  # what had come when the first stop string was complete
     whole, first = cut(StopStrings(tuple(stops)), [seen])
     assert (out, matched) == (whole, first)
+
+
+@pytest.mark.skipif(not SMOLLM2.exists(), reason=f"NOT CHECKED: no embedded model at {SMOLLM2}")
+@pytest.mark.parametrize(
+    "text", ["Hello, world! 1 2  3\n\n", "Größe 中文字 👩‍👩‍👧 é", "def f(x):\n    return x ** 2\n"]
+)
+def test_pieces_of_the_embedded_models_tokens_join_to_the_text(text: str) -> None:
+    tokenizer = Tokenizer.from_file(str(SMOLLM2 / "tokenizer.json"))
+    assert "".join(pieces(tokenizer, ids(tokenizer, text))) == text
