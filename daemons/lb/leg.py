@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -172,7 +173,9 @@ def _failure_in(said: Answer, stage: str) -> Failure:
         cause = Cause(str(error.get("cause")))
     except ValueError:
         cause = Cause.REQUEST_INVALID if said.status < 500 else Cause.INTERNAL
-    return Failure(cause, str(error.get("stage") or stage), str(error.get("peer") or ""), detail)
+    told = Failure(cause, str(error.get("stage") or stage), str(error.get("peer") or ""))
+    _, known, rest = detail.partition(str(told))  # the message of our own workers begins so
+    return msgspec.structs.replace(told, detail=rest.removeprefix(": ") if known else detail)
 
 
 def _said_in_stream(payload: bytes) -> Answer:
@@ -210,5 +213,6 @@ def _told(error: Exception) -> str:
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return "no connection in time"
     if isinstance(error, aiohttp.ClientConnectorError):
-        return f"no connection: {error.os_error.strerror or error.os_error}"
+        number = error.os_error.errno
+        return f"no connection: {os.strerror(number) if number else error.os_error}"
     return f"connection lost ({type(error).__name__})"

@@ -13,6 +13,8 @@ import structlog
 from aiohttp.http_exceptions import BadHttpMessage
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
+HEADS = ("timestamp", "level", "instance", "role", "event")
+
 Logger = FilteringBoundLogger
 
 
@@ -82,7 +84,12 @@ def _rendering(*, terminal: bool) -> list[Processor]:
     if terminal:
         return [structlog.dev.ConsoleRenderer()]
     to_json = cast(Processor, structlog.processors.JSONRenderer(default=str))
-    return [structlog.processors.format_exc_info, to_json]
+    return [structlog.processors.format_exc_info, _heads_first, to_json]
+
+
+def _heads_first(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Begin each line with the same keys, for whoever reads it raw."""
+    return {**{name: event[name] for name in HEADS if name in event}, **event}
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:

@@ -116,6 +116,15 @@ async def test_an_error_answer_is_the_workers_own_word(
     assert error.said.status == 502
 
 
+async def test_what_a_workers_message_says_twice_is_told_once(
+    fake: MakeWorker, http: aiohttp.ClientSession
+) -> None:
+    failure = Failure(Cause.PEER_DIED, "transfer", "p0", "no heartbeat for 5 s")
+    body = Refusal.of(failure, room=7, attempt=1).body()
+    worker = await fake("d0", whole(body, 502))
+    assert (await failed(leg_to(worker.worker, http))).failure == failure
+
+
 @pytest.mark.parametrize(
     ("reply", "cause"),
     [
@@ -179,6 +188,10 @@ async def test_a_refused_connection_is_told_apart(
     leg = leg_to(known, http)
     error = await failed(leg)
     assert (error.failure.cause, error.refused, leg.refused) == (Cause.LB_WORKER_GONE, True, True)
+    assert (
+        error.failure.detail
+        == f"decode at 127.0.0.1:{known.port}: no connection: Connection refused"
+    )
 
 
 async def test_a_stream_may_take_its_time_to_begin_but_not_between_events(

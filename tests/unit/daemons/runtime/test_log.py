@@ -41,6 +41,7 @@ def test_an_event_is_one_json_line_with_its_facts_and_the_names_of_the_process()
     assert (line["instance"], line["role"]) == ("p0", "prefill")
     assert (line["epoch"], line["tokens"], line["level"]) == (7, 3, "info")
     assert str(line["timestamp"]).endswith("Z")
+    assert list(line)[:5] == ["timestamp", "level", "instance", "role", "event"]
 
 
 def test_a_terminal_gets_columns_instead_of_json() -> None:
