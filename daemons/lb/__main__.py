@@ -20,7 +20,7 @@ from daemons.lb.policies import POLICIES
 from daemons.lb.rooms import Rooms
 from daemons.lb.service import Service
 from daemons.lb.stories import STEPS
-from daemons.lb.watch import at_listed, keep_seeing, through
+from daemons.lb.watch import Look, at_listed, keep_seeing, through
 from daemons.protocol.topology import Registration, Role, State
 from daemons.runtime import log, program, systemd
 from daemons.runtime.epoch import new_epoch
@@ -66,6 +66,18 @@ class Running:
             )
         ]
 
+    def start(self, look: Look) -> list[asyncio.Task[None]]:
+        """Begin what runs beside the requests."""
+        service, config = self.service, self.config
+        return [
+            asyncio.create_task(keep_seeing(service.fleet, look, config.poll_s), name="fleet"),
+            asyncio.create_task(
+                keep_registered(self.book, self.registration, config.lease_s, changed=self.changed),
+                name="registration",
+            ),
+            asyncio.create_task(_feed_watchdog(service), name="watchdog"),
+        ]
+
     async def drain(self, stop: program.Stop) -> None:
         """Take no more requests; let open ones finish until the deadline or a second signal."""
         service, limit_s = self.service, self.config.drain_s
@@ -102,32 +114,13 @@ async def _serve(
 ) -> None:
     address = address_of(file.cluster, config.host)
     meeting = phone_book_of(file.cluster)
-    service = Service(
-        config=config,
-        fleet=Fleet(config.stale_s),
-        policy=POLICIES[config.policy](),
-        rooms=Rooms(secrets.randbits),
-        recorder=Recorder(LB_NAME, Role.LB.value, STEPS),
-        session=session,
-        meeting=meeting,
-        instance=LB_NAME,
-        epoch=new_epoch(),
-        version=program.version(),
-    )
+    service = _service(config, session, meeting)
     book = PhoneBook(url_of(*meeting), session)
-    look = at_listed(config.workers, session) if config.workers else through(book)
     site = await run_site(
         app_of(service), config.bind or address, config.port, program.socket_of_unit()
     )
     running = Running(config, service, site, book, config.advertise or address)
-    beside = [
-        asyncio.create_task(keep_seeing(service.fleet, look, config.poll_s), name="fleet"),
-        asyncio.create_task(
-            keep_registered(book, running.registration, config.lease_s, changed=running.changed),
-            name="registration",
-        ),
-        asyncio.create_task(_feed_watchdog(service), name="watchdog"),
-    ]
+    beside = running.start(at_listed(config.workers, session) if config.workers else through(book))
     service.log.info("daemon.ready", bind=site.host, port=site.port)
     systemd.notify("READY=1")
     try:
@@ -142,6 +135,21 @@ async def _serve(
         await site.close()
         await service.lingering.close()
         service.log.info("daemon.stopped")
+
+
+def _service(config: LbConfig, session: aiohttp.ClientSession, meeting: tuple[str, int]) -> Service:
+    return Service(
+        config=config,
+        fleet=Fleet(config.stale_s),
+        policy=POLICIES[config.policy](),
+        rooms=Rooms(secrets.randbits),
+        recorder=Recorder(LB_NAME, Role.LB.value, STEPS),
+        session=session,
+        meeting=meeting,
+        instance=LB_NAME,
+        epoch=new_epoch(),
+        version=program.version(),
+    )
 
 
 async def _feed_watchdog(service: Service) -> None:
