@@ -102,9 +102,20 @@ def families(status: WorkerStatus) -> Iterator[Metric]:
     yield _by("pd_peers", "Peers by state", "state", peers)
     yield GaugeMetricFamily("pd_pool_pages", "Pages of the pool", value=status.pages_total)
     yield GaugeMetricFamily("pd_up_seconds", "Time since start", value=status.up_s)
-    for name, value in sorted(status.counters.items()):
-        safe = "".join(c if c.isalnum() else "_" for c in name).removesuffix("_total")
-        yield CounterMetricFamily(f"pd_rank_{safe}", "Counted by the rank", value=value)
+    yield from _counters(status.counters)
+
+
+def _counters(values: dict[str, float]) -> Iterator[Metric]:
+    """Return the rank's counters; what follows a colon in a name is the label ``what``."""
+    found: dict[str, CounterMetricFamily] = {}
+    for name, value in values.items():
+        word, _, what = name.partition(":")
+        safe = "".join(c if c.isalnum() else "_" for c in word).removesuffix("_total")
+        family = found.setdefault(
+            safe, CounterMetricFamily(f"pd_rank_{safe}", "Counted by the rank", labels=["what"])
+        )
+        family.add_metric([what], value)
+    yield from found.values()
 
 
 def _by(name: str, text: str, label: str, values: dict[str, int]) -> Metric:

@@ -24,12 +24,23 @@ def test_a_snapshot_of_the_ranks_becomes_metrics() -> None:
     assert value("pd_pages", {"owner": "free"}) == 60
     assert value("pd_pool_pages") == 64
     assert value("pd_peers", {"state": "alive"}) == 1
-    assert value("pd_rank_rooms_ended_total") == 3
+    assert value("pd_rank_rooms_ended_total", {"what": ""}) == 3
 
 
-def test_an_odd_counter_name_still_makes_a_metric() -> None:
-    status = msgspec.structs.replace(worker_status(), counters={"kv.write-bytes": 1.0})
-    assert "pd_rank_kv_write_bytes" in {family.name for family in families(status)}
+def test_counters_of_one_name_are_one_metric_and_differ_by_a_label() -> None:
+    counters = {"failed:peer.died": 1.0, "failed:queue.full": 2.0, "kv.write-bytes": 3.0}
+    status = msgspec.structs.replace(worker_status(), counters=counters)
+    samples = {
+        (sample.name, sample.labels.get("what")): sample.value
+        for family in families(status)
+        for sample in family.samples
+        if family.name.startswith("pd_rank")
+    }
+    assert samples == {
+        ("pd_rank_failed_total", "peer.died"): 1.0,
+        ("pd_rank_failed_total", "queue.full"): 2.0,
+        ("pd_rank_kv_write_bytes_total", ""): 3.0,
+    }
 
 
 def test_tokens_that_come_together_share_their_time() -> None:
