@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from daemons.front.config import FrontConfig
+from daemons.front.generate_api import GenerateBody
+from daemons.front.openai_bodies import ChatBody, CompletionBody, SharedBody
 from daemons.front.validate import (
     ID_HEADER,
     TIMEOUT_HEADER,
@@ -21,10 +25,11 @@ from daemons.front.validate import (
     request_ids,
     timeout_s,
 )
+from daemons.protocol.generate import FinishReason, Submit
 from daemons.protocol.ids import RoomKey
 from daemons.protocol.topology import Role
 from daemons.runtime.http import Refusal
-from tests.support.front_bench import front_config
+from tests.support.front_bench import Bench, front_bench, front_config
 
 DECODE = front_config(Path("model"), "http://127.0.0.1:8998")
 PREFILL = front_config(Path("model"), "http://127.0.0.1:8998", Role.PREFILL)
@@ -121,3 +126,48 @@ def test_ids_of_a_batch_are_numbered_or_given() -> None:
 
 def test_a_scalar_holds_for_every_prompt() -> None:
     assert each("x", 5, 3) == [5, 5, 5]
+
+
+JUNK: list[Any] = [
+    None, True, False, 0, 1, -1, 2**31, 2**53, 2**63, 2**64, -(2**63), 10**30, 0.0, 0.5, -0.5, 1e308,
+    "", "a", "\x00", "\ud7ff\U0001f600", "<|user|>", [], [[]], [1], [1, 2], ["a"], ["a", "b"], [None],
+    [[1], [2]], [1, "a"], {}, {"a": 1}, {"role": "user", "content": "x"},
+    [{"role": "user", "content": "x"}],
+    {"max_new_tokens": 1}, [{}], {"type": "json_object"}, {"include_usage": True},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "form", "right"),
+    [
+        ("/generate", GenerateBody, {"text": "hi"}),
+        ("/v1/completions", CompletionBody, {"prompt": "hi"}),
+        ("/v1/chat/completions", ChatBody, {"messages": [{"role": "user", "content": "hi"}]}),
+    ],
+)
+@pytest.mark.parametrize("seed", range(3))
+async def test_no_junk_in_a_body_breaks_the_front(
+    tmp_path: Path, path: str, form: Any, right: dict[str, Any], seed: int
+) -> None:
+    draw = random.Random(seed)
+    extra = () if form is GenerateBody else SharedBody.__struct_fields__
+    names = [*form.__struct_fields__, *PairBody.__struct_fields__, *extra]
+    async with front_bench(tmp_path) as bench:
+        answering = asyncio.create_task(_answer_all(bench))
+        seen = set()
+        for _ in range(150):
+            junk = {draw.choice(names): draw.choice(JUNK) for _ in range(draw.randint(1, 3))}
+            async with bench.http.post(path, json=bench.body(**{**right, **junk})) as answer:
+                text = await answer.text()
+                seen.add(answer.status)
+                assert answer.status in (200, 400, 503), (junk, text)
+                assert answer.status != 503 or "bootstrap.unknown" in text, (junk, text)
+        assert {200, 400} <= seen
+        assert len(bench.desk.rooms) == 0
+        answering.cancel()
+        await asyncio.wait({answering})
+
+
+async def _answer_all(bench: Bench) -> None:
+    while True:
+        await bench.rank.output(await bench.rank.hear(Submit), b"a", FinishReason.LENGTH)
