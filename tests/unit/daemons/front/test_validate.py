@@ -129,9 +129,9 @@ def test_a_scalar_holds_for_every_prompt() -> None:
 
 
 JUNK: list[Any] = [
-    None, True, False, 0, 1, -1, 2**31, 2**53, 2**63, 2**64, -(2**63), 10**30, 0.0, 0.5, -0.5, 1e308,
-    "", "a", "\x00", "\ud7ff\U0001f600", "<|user|>", [], [[]], [1], [1, 2], ["a"], ["a", "b"], [None],
-    [[1], [2]], [1, "a"], {}, {"a": 1}, {"role": "user", "content": "x"},
+    None, True, False, 0, 1, -1, 2**31, 2**53, 2**63, 2**64, -(2**63), 10**30, 0.5, -0.5, 1e308,
+    "", "a", "\x00", "\ud7ff\U0001f600", "<|user|>", [], [[]], [1], [1, 2], ["a"], ["a", "b"],
+    [None], [[1], [2]], [1, "a"], {}, {"a": 1}, {"role": "user", "content": "x"},
     [{"role": "user", "content": "x"}],
     {"max_new_tokens": 1}, [{}], {"type": "json_object"}, {"include_usage": True},
 ]  # fmt: skip
