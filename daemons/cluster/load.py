@@ -45,8 +45,7 @@ def load(path: Path) -> ClusterFile:
             f"cannot read {path}: {error.strerror}", "give a cluster file with --config"
         ) from error
     try:
-        document = yaml.safe_load(raw)
-        cluster = msgspec.convert(document, Cluster)
+        cluster = msgspec.convert(_without_blanks(yaml.safe_load(raw)), Cluster)
     except (yaml.YAMLError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise OperatorError(f"{path}: {error}", "configs/one-host.yaml is an example") from error
     _check_names(path, cluster)
@@ -85,7 +84,7 @@ def settings_of(cluster: Cluster, instance: str) -> tuple[Settings, dict[str, st
         for section in SHARED:
             _merge(merged, {section: getattr(cluster, section)}, "", origins, section)
         own = (cluster.prefill if role is Role.PREFILL else cluster.decode)[instance]
-        _merge(merged, own or {}, "", origins, f"{role}.{instance}")
+        _merge(merged, own, "", origins, f"{role}.{instance}")
     else:
         own = cluster.bootstrap if role is Role.BOOTSTRAP else cluster.lb
         _merge(merged, own, "", origins, role.value)
@@ -125,6 +124,17 @@ def phone_book_of(cluster: Cluster) -> tuple[str, int]:
     section = cluster.bootstrap
     address = section.get("advertise") or address_of(cluster, section.get("host", DEFAULT_HOST))
     return str(address), int(section.get("port", PHONE_BOOK_PORT))
+
+
+def _without_blanks(document: object) -> object:
+    """A section or an instance that is named and left blank (``p0:``) has all defaults."""
+    if not isinstance(document, dict):
+        return document
+    filled = {name: section for name, section in document.items() if section is not None}
+    for role in (Role.PREFILL.value, Role.DECODE.value):
+        if isinstance(instances := filled.get(role), dict):
+            filled[role] = {name: own if own is not None else {} for name, own in instances.items()}
+    return filled
 
 
 def _check_names(path: Path, cluster: Cluster) -> None:

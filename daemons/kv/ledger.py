@@ -110,13 +110,13 @@ class Ledger:
                 raise WrongOwner(
                     f"{self._name} {index} is in the runs, its owner {self.owner(index)}"
                 )
-        for index, (owner, holder) in enumerate(zip(self._owner, self._holder, strict=True)):
-            if (holder is None) is not (owner in (Owner.FREE, Owner.CACHED)):
-                raise WrongOwner(f"{self._name} {index} is {owner} of {holder}")
+        nobodys = self._counts[Owner.FREE] + self._counts[Owner.CACHED]
+        if self._holder.count(None) != nobodys:
+            raise WrongOwner(f"{nobodys} {self._name}s are free or cached, others have no holder")
 
     def _set(self, index: int, key: RoomKey, was: Owner, now: Owner) -> None:
         owner, holder = self._owner[index], self._holder[index]
-        expected = None if was is Owner.FREE else key
+        expected = None if was in (Owner.FREE, Owner.CACHED) else key
         if owner is not was or holder != expected or now not in _MAY_LEAD_TO[was]:
             raise WrongOwner(
                 f"{self._name} {index}: {owner} of {holder}, asked from {was} to {now} for {key}"
