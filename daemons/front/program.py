@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from importlib.metadata import version
 
 from daemons.cluster.load import address_of, phone_book_of
 from daemons.cluster.models import model_directory
@@ -14,6 +13,7 @@ from daemons.front.service import run
 from daemons.protocol.topology import Role
 from daemons.runtime.epoch import new_epoch
 from daemons.runtime.http import url_of
+from daemons.runtime.program import version
 from daemons.runtime.worker import Flags
 
 
@@ -71,5 +71,5 @@ def front_config(flags: Flags, role: Role, face: Face) -> FrontConfig:
         timers=face.timers,
         epoch=epoch,
         config_hash=flags.file.hash,
-        version=version("pd"),
+        version=version(),
     )

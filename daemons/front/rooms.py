@@ -110,9 +110,9 @@ class Call:
             for order in self.orders:
                 self._rooms.tell(order.submit(self._timeout_s))
                 submitted.append(order.key)
-        except Refusal as refusal:
-            failure = refusal.failure or Failure(Cause.INTERNAL, WAITING, "", refusal.message)
-            self._leave(failure, submitted)
+        except BaseException as error:
+            known = error.failure if isinstance(error, Refusal) else None
+            self._leave(known or Failure(Cause.INTERNAL, WAITING, "", str(error)), submitted)
             raise
         return self
 

@@ -112,7 +112,7 @@ def sampling(
         "min_tokens": wishes.min_new_tokens,
         "temperature": wishes.temperature,
         "top_p": wishes.top_p,
-        "top_k": top_k,
+        "top_k": -1 if top_k >= card.vocabulary else top_k,
         "min_p": wishes.min_p,
         "repetition_penalty": wishes.repetition_penalty,
         "frequency_penalty": wishes.frequency_penalty,

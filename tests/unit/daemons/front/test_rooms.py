@@ -244,6 +244,18 @@ async def test_a_rank_that_takes_no_requests_refuses_the_whole_batch(bench: Benc
     assert len(bench.rooms) == 0
 
 
+async def test_a_request_that_cannot_be_told_leaves_nothing_open(bench: Bench) -> None:
+    def tell(message: ToRank) -> None:
+        if isinstance(message, Submit):
+            raise OverflowError("too big to tell")
+
+    bench.rooms.tell = tell
+    with pytest.raises(OverflowError):
+        async with bench.call(7, 8):
+            pass
+    assert len(bench.rooms) == 0
+
+
 async def test_a_silent_rank_is_waited_for_only_so_long(bench: Bench) -> None:
     async with bench.call(7, timeout_s=0.01 - GRACE_S) as call:
         with pytest.raises(Refusal) as refusal:

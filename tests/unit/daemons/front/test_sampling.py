@@ -85,6 +85,11 @@ def test_a_seed_has_two_names_and_may_be_negative(card: ModelCard, name: str) ->
     assert told(card, **{name: -1}).seed == 2**63 - 1
 
 
+def test_a_top_k_beyond_the_vocabulary_is_all_of_it(card: ModelCard) -> None:
+    assert told(card, top_k=card.vocabulary - 1).top_k == card.vocabulary - 1
+    assert told(card, top_k=10**30).top_k == -1
+
+
 def test_a_tiny_temperature_is_greedy(card: ModelCard) -> None:
     assert told(card, temperature=1e-9).temperature == 0.0
 
