@@ -120,10 +120,19 @@ def address_of(cluster: Cluster, host: str) -> str:
 
 
 def phone_book_of(cluster: Cluster) -> tuple[str, int]:
-    """Return address and port of the phone book, as others reach it."""
+    """Return address and port of the phone book, as others reach it.
+
+    Raises:
+        OperatorError: no such host, or no port that others could know.
+    """
     section = cluster.bootstrap
     address = section.get("advertise") or address_of(cluster, section.get("host", DEFAULT_HOST))
-    return str(address), int(section.get("port", PHONE_BOOK_PORT))
+    port = section.get("port", PHONE_BOOK_PORT)
+    if not isinstance(port, int) or not 0 < port < 65536:
+        raise OperatorError(
+            f"bootstrap: port is {port!r}", "the phone book needs a port that everybody knows"
+        )
+    return str(address), port
 
 
 def _without_blanks(document: object) -> object:

@@ -25,7 +25,7 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One cluster file; ``engine``, ``transfer``, ``timers`` hold for every worker unless it says other."""
+    """One cluster file; ``engine``, ``transfer`` and ``timers`` are every worker's defaults."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     model: str = DEFAULT_MODEL  # the embedded model's name, or a Hugging Face directory

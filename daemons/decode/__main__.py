@@ -1,4 +1,4 @@
-"""``pd-decode --config FILE --instance NAME``: the front; it starts its rank by the same command."""
+"""``pd-decode --config FILE --instance NAME``: the front, which starts its rank the same way."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.metadata import version
 
 import zmq
 
@@ -16,6 +15,7 @@ from daemons.protocol.ids import PeerId
 from daemons.protocol.topology import Role
 from daemons.runtime.log import Logger, configure, logger
 from daemons.runtime.mailbox import Mailbox
+from daemons.runtime.program import version
 from daemons.runtime.rank_link import RankLink
 from daemons.runtime.reactor import Clock, Reactor, Wake
 from daemons.runtime.row_memory import RowMemory
@@ -24,7 +24,7 @@ from daemons.transfer.backend import Region, TransferBackend
 from daemons.transfer.config import TransferConfig
 from daemons.transfer.registry import create
 
-VERSION = version("pd")
+VERSION = version()
 LAST_WORDS_MS = 500
 
 

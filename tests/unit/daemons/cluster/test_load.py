@@ -11,10 +11,12 @@ from daemons.cluster.load import (
     address_of,
     instance_names,
     load,
+    phone_book_of,
     read_settings,
     role_of,
     settings_of,
 )
+from daemons.cluster.model import Cluster
 from daemons.decode.config import DecodeConfig
 from daemons.prefill.config import PrefillConfig
 from daemons.protocol.topology import Role
@@ -174,3 +176,15 @@ def test_a_host_has_an_address_or_is_told_to_be_absent(path: Path) -> None:
     with pytest.raises(OperatorError, match="no host moon") as told:
         address_of(cluster, "moon")
     assert told.value.hint == "it has: local, far"
+
+
+@pytest.mark.parametrize("port", [0, -1, 70000, "many"])
+def test_a_phone_book_needs_a_port_that_others_can_know(port: object) -> None:
+    with pytest.raises(OperatorError, match="bootstrap: port is"):
+        phone_book_of(Cluster(name="t", bootstrap={"port": port}))
+
+
+def test_the_phone_book_is_found_by_its_advertised_address_before_its_hosts() -> None:
+    assert phone_book_of(Cluster(name="t")) == ("127.0.0.1", 8998)
+    section = {"advertise": "10.1.1.1", "port": 9000}
+    assert phone_book_of(Cluster(name="t", bootstrap=section)) == ("10.1.1.1", 9000)
