@@ -6,11 +6,15 @@ else looks at them.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
 from daemons.protocol.generate import ToFront, ToRank
 from daemons.protocol.handshake import Message
 from daemons.protocol.topology import PROTOCOL_VERSION
+
+T = TypeVar("T")
 
 MAGIC = b"PD"
 MESSAGE_BYTES_LIMIT = 64 << 20
@@ -44,10 +48,7 @@ def decode(raw: bytes) -> Message:
     if raw[2:3] != _HEAD[2:3]:
         theirs = raw[2] if len(raw) > 2 else None
         raise BadMessage(f"protocol version: ours {PROTOCOL_VERSION}, theirs {theirs}")
-    try:
-        return _message.decode(memoryview(raw)[3:])
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
-        raise BadMessage(str(error)) from error
+    return _decoded(_message, memoryview(raw)[3:])
 
 
 def encode_link(message: ToRank | ToFront) -> bytes:
@@ -57,15 +58,16 @@ def encode_link(message: ToRank | ToFront) -> bytes:
 
 def decode_to_rank(raw: bytes) -> ToRank:
     """Return what a front tells its rank; raises BadMessage."""
-    try:
-        return _to_rank.decode(raw)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise BadMessage(str(error)) from error
+    return _decoded(_to_rank, raw)
 
 
 def decode_to_front(raw: bytes) -> ToFront:
     """Return what a rank tells its front; raises BadMessage."""
+    return _decoded(_to_front, raw)
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[T], raw: bytes | memoryview) -> T:
     try:
-        return _to_front.decode(raw)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        return decoder.decode(raw)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
         raise BadMessage(str(error)) from error
