@@ -106,6 +106,7 @@ def stream(
                     continue
                 data = line[5:].strip()
                 if data == b"[DONE]":
+                    response.read()  # to the end: closing before it would look like a hang-up
                     return
                 event = json.loads(data)
                 if isinstance(event, dict) and event.get("error"):
