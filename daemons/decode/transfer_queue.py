@@ -27,10 +27,17 @@ class TransferQueue:
         return request if request and request.peer == progress.sender else None
 
     def advance(self, request: Request, progress: Progress, now: float) -> None:
-        """Note how far prefill is; it only moves forward."""
+        """Note how far prefill is; it only moves forward.
+
+        Prefill writes to us one room after the other, so bytes of one are progress of all.
+        """
         request.status = advance(request.status, progress.status)
         request.sent_bytes = max(request.sent_bytes, progress.sent_bytes)
         request.since_s = now
+        if progress.status is Status.TRANSFERRING or progress.status is Status.SUCCESS:
+            for other in self.rooms.values():
+                if other.peer == request.peer and other.status is Status.TRANSFERRING:
+                    other.since_s = now
 
     def overdue(self, request: Request, now: float) -> Failure | None:
         """Return the failure of a room whose prefill has been silent for too long about it."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from daemons.prefill.commands import WriteKV
 from daemons.prefill.request import Request
-from daemons.protocol.ids import RoomKey
+from daemons.protocol.ids import PeerId, RoomKey
 from daemons.protocol.metadata import Row, pack
 
 
@@ -15,6 +15,12 @@ class InflightQueue:
     """Rooms whose forward is done, until every byte has landed."""
 
     rooms: dict[RoomKey, Request] = field(default_factory=dict)
+
+    def lane_moved(self, peer: PeerId | None, now: float) -> None:
+        """A write to ``peer`` is over: those that wait behind it have made progress too."""
+        for request in self.rooms.values():
+            if request.peer == peer:
+                request.since_s = now
 
 
 def next_write(request: Request, page_size: int) -> WriteKV | None:

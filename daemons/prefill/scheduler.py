@@ -249,6 +249,7 @@ class Scheduler:
         for request in self.waiting.begin(self.pages, self.rows):
             request.since_s = self._now
             self.recorder.enter(request.key, "forward", "memory was free", self._now)
+            self.out.progress(request, Status.WAITING_FOR_INPUT)  # the queue is behind it
             sequence = Sequence(request.key, request.submit.sampling, request.prompt)
             self.out.do(Begin(sequence))
         if self._stepping:
@@ -310,6 +311,7 @@ class Scheduler:
             return
         request.unsettled -= 1
         request.since_s = self._now
+        self.inflight.lane_moved(request.peer, self._now)
         match event:
             case WriteDone():
                 request.sent_bytes += event.sent_bytes

@@ -94,6 +94,7 @@ def draw(seed: int) -> Plan:
         return value if happens and not calm else 0
 
     page_size = rng.choice((1, 2, 4, 4, 16))
+    page_s = rng.choice((0.002, 0.02, 0.1, 0.2)) * min(1.0, page_size / 4)
     whole = -(-TOKENS_LIMIT // page_size)
     roomy = rng.choice((1.0, 1.5, 3.0))
     rooms = 5 + int(35 * rng.random() ** 4)
@@ -119,7 +120,7 @@ def draw(seed: int) -> Plan:
         timers=_timers(rng) if not calm else _patient(),
         tick_s=rng.choice((0.1, 0.2, 0.3)),
         step_s=rng.choice((0.01, 0.05, 0.2)),
-        page_s=rng.choice((0.002, 0.02, 0.1, 0.2)),
+        page_s=page_s,
         delay_s=rng.choice((0.001, 0.02, 0.1)),
         write_timeout_s=rng.choice((2.0, 3.0)),
         ordered=rng.random() < 0.6,
