@@ -61,7 +61,7 @@ def up(
         for launch in planned:
             print(f"{launch.instance}: {' '.join(launch.argv)}")
         return Exit.OK
-    if _is_up_already(found.file):
+    if _is_up_already(found.file, here):
         return Exit.OK
     _check_host(found.file, here)
     say(f"starting {', '.join(launch.instance for launch in planned)} of {found.file.path}")
@@ -71,16 +71,18 @@ def up(
     return _foreground(prepare(found.file, here), found.file, timeout)
 
 
-def _is_up_already(file: ClusterFile) -> bool:
+def _is_up_already(file: ClusterFile, here: str) -> bool:
     from pdctl.runs import read_run, run_directory
 
     run = read_run(run_directory(file.cluster.name))
     if run is None or not run.is_up:
         return False
-    if run.config_hash == file.hash and run.supervisor.is_alive and not run.stopping:
+    is_same = (run.config_hash, run.host) == (file.hash, here)
+    if is_same and run.supervisor.is_alive and not run.stopping:
         say(f"already up for {duration(time.time() - run.began_s)}; pdctl status shows it")
         return True
-    why = "is stopping" if run.stopping else "is up here with another file or without supervisor"
+    other = f"is up here as host {run.host}, with another file or without its supervisor"
+    why = "is stopping" if run.stopping else other
     raise CommandError(f"cluster {run.cluster} {why}", "pdctl down first", code=Exit.CONFLICT)
 
 

@@ -18,7 +18,15 @@ from daemons.protocol.topology import Role
 from pdctl import ports, render, supervisor
 from pdctl.commands import up
 from pdctl.errors import Exit
-from pdctl.runs import Run, log_path, read_run, run_directory
+from pdctl.processes import process_of
+from pdctl.runs import (
+    Run,
+    log_path,
+    make_run_directory,
+    read_run,
+    run_directory,
+    write_run,
+)
 from pdctl.supervisor import Launch
 from tests.support.fake_fleet import Fleet, Said
 
@@ -236,6 +244,31 @@ def test_a_host_without_daemons_is_a_conflict(tmp_path: Path, pdctl: Pdctl) -> N
     path = tmp_path / "c.yaml"
     path.write_text("name: c\nhosts: {a: {}, b: {}}\nbootstrap: {host: a}\nlb: {host: a}\n")
     assert pdctl("up", "-c", path, "--host", "b").code == Exit.CONFLICT
+
+
+def test_a_machine_is_one_host_of_a_cluster_at_a_time(tmp_path: Path, pdctl: Pdctl) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "name: c\nhosts: {a: {}, b: {}}\nbootstrap: {host: a}\nlb: {host: a}\n"
+        "prefill: {p0: {host: b}}\n"
+    )
+    own = process_of(os.getpid())
+    assert own is not None
+    run = Run(
+        cluster="c",
+        config=str(path),
+        config_hash=load(path).hash,
+        host="a",
+        supervisor_pid=own.pid,
+        supervisor_started=own.started,
+        began_s=time.time(),
+        children=[],
+    )
+    write_run(make_run_directory("c"), run)
+    assert "already up" in pdctl("up", "-c", path, "--host", "a").err
+    said = pdctl("up", "-c", path, "--host", "b")
+    assert said.code == Exit.CONFLICT
+    assert "is up here as host a" in said.err
 
 
 def free_port() -> int:
