@@ -27,7 +27,7 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One cluster file; ``engine``, ``transfer`` and ``timers`` are every worker's defaults."""
 
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]  # in logs and folder names
     model: str = DEFAULT_MODEL  # the embedded model's name, or a Hugging Face directory
     hosts: dict[str, Host] = msgspec.field(default_factory=lambda: {DEFAULT_HOST: Host()})
     bootstrap: Settings = {}

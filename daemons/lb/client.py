@@ -9,7 +9,11 @@ from aiohttp import web
 from daemons.lb.dispatch import ClientGone
 from daemons.lb.leg import Answer, LegFailed, error_event
 from daemons.lb.stories import ATTEMPT, Telling
+from daemons.protocol.ids import room_hex
 from daemons.runtime.http import Refusal
+
+ROOM_HEADER = "X-PD-Room"  # hexadecimal, comma-separated, in the order of the items
+DONE_EVENT = b"data: [DONE]\n\n"
 
 
 @dataclass(slots=True)
@@ -19,11 +23,18 @@ class Client:
     request: web.Request
     telling: Telling
     response: web.StreamResponse = field(default_factory=web.StreamResponse)
+    has_all: bool = False  # the closing event is out: what the client does now is its own affair
+
+    @property
+    def room_header(self) -> dict[str, str]:
+        """Return the header that names the rooms, for ``pdctl trace room``."""
+        return {ROOM_HEADER: ",".join(room_hex(room) for room in self.telling.rooms)}
 
     async def begin(self) -> None:
         """Send the head of a stream."""
         self.response.headers["Content-Type"] = "text/event-stream; charset=utf-8"
         self.response.headers["Cache-Control"] = "no-cache"
+        self.response.headers.update(self.room_header)
         try:
             await self.response.prepare(self.request)
         except ConnectionError as error:
@@ -36,12 +47,14 @@ class Client:
             await self.response.write(events)
         except ConnectionError as error:
             raise ClientGone from error
+        self.has_all = self.has_all or events.endswith(DONE_EVENT)
 
     async def finish(self, answer: Answer) -> web.StreamResponse:
         """End well."""
         if self.response.prepared:
             return await self._end()
-        return web.Response(status=answer.status, body=answer.body, headers=answer.headers)
+        headers = {**answer.headers, **self.room_header}
+        return web.Response(status=answer.status, body=answer.body, headers=headers)
 
     async def refuse(self, failed: LegFailed) -> web.StreamResponse:
         """Tell a failure as an answer of its own, or as the last event where the head is out."""
@@ -51,8 +64,11 @@ class Client:
             await self.send(error_event(said, refusal))
             return await self._end()
         if said is None:
-            return refusal.response()
-        return web.Response(status=said.status, body=said.body, headers=said.headers)
+            response = refusal.response()
+            response.headers.update(self.room_header)
+            return response
+        headers = {**said.headers, **self.room_header}
+        return web.Response(status=said.status, body=said.body, headers=headers)
 
     async def _end(self) -> web.StreamResponse:
         try:

@@ -14,10 +14,10 @@ from daemons.protocol.ids import InstanceName, Port
 class StaticWorker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A worker known without the phone book; its ``GET /health`` says whether it is ready."""
 
-    instance: InstanceName
-    role: Literal["prefill", "decode"]
-    address: str
-    port: Port
+    instance: InstanceName  # as it calls itself
+    role: Literal["prefill", "decode"]  # which leg it serves
+    address: str  # where its HTTP face is reached
+    port: Port  # of its HTTP face
 
 
 class LbConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -118,6 +118,9 @@ class Service:
         except LegFailed as error:
             failed = error
         except (asyncio.CancelledError, ClientGone):
+            if client.has_all:
+                telling.ended(client.response.status, None)
+                raise
             if not self.open.cut:
                 gone = Failure(Cause.CLIENT_DISCONNECTED, exchange.stage)
                 telling.ended(gone.http_status, gone)

@@ -43,6 +43,7 @@ def events(
     done: bool = True,
     before: asyncio.Event | None = None,
     between: asyncio.Event | None = None,
+    after: asyncio.Event | None = None,
     cut: bool = False,
 ) -> Reply:
     """Answer a stream: all payloads, waiting where told, then the end mark or a cut connection."""
@@ -63,6 +64,8 @@ def events(
             await asyncio.Event().wait()
         if done:
             await response.write(b"data: [DONE]\n\n")
+        if after is not None:
+            await after.wait()
         await response.write_eof()
         return response
 

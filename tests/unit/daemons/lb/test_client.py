@@ -12,6 +12,7 @@ from .conftest import (
     happens,
     idle,
     waits,
+    whole,
 )
 
 ONE, TWO = {"text": "a"}, {"text": "ab"}
@@ -69,3 +70,34 @@ async def test_a_stream_that_is_cut_at_the_end_tells_its_client_why(
     assert nothing == b""
     await happens(d0.left)
     await idle(lb)
+
+
+async def test_a_client_that_leaves_when_it_has_all_was_served(
+    balancer: MakeBalancer, fake: MakeWorker
+) -> None:
+    never = asyncio.Event()
+    d0 = await fake("d0", events(ONE, after=never))
+    lb = await balancer(await fake("p0", events(ONE)), d0)
+    async with lb.post("/generate", {"text": "a", "stream": True}) as response:
+        while not (await response.content.readany()).endswith(b"[DONE]\n\n"):
+            pass
+        room = int(response.headers["X-PD-Room"], 16)
+        response.close()
+    await happens(d0.left)
+    await idle(lb)
+    (story,) = lb.service.recorder.stories(room)
+    assert story.failure is None
+    assert not story.open
+
+
+async def test_every_answer_names_its_rooms(balancer: MakeBalancer, fake: MakeWorker) -> None:
+    lb = await balancer(await fake("p0", whole([ONE, TWO])), await fake("d0", whole([ONE, TWO])))
+    async with lb.post("/generate", {"text": ["a", "b"]}) as response:
+        assert response.status == 200
+        rooms = [int(word, 16) for word in response.headers["X-PD-Room"].split(",")]
+    assert len(set(rooms)) == 2
+    assert all(lb.service.recorder.stories(room) for room in rooms)
+    lb = await balancer(await fake("p1", whole({}, 500)), await fake("d1", waits()))
+    async with lb.post("/generate", {"text": "a"}) as response:
+        assert response.status == 500
+        assert lb.service.recorder.stories(int(response.headers["X-PD-Room"], 16))
