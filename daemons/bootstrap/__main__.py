@@ -6,13 +6,13 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-from daemons.runtime.epoch import new_epoch
 from daemons.bootstrap.config import BootstrapConfig
 from daemons.bootstrap.dp_ranks import DpRanks
 from daemons.bootstrap.registry import Registry
 from daemons.bootstrap.service import Service
 from daemons.cluster.load import BOOTSTRAP_NAME, ClusterFile, address_of, read_settings
 from daemons.runtime import log, program, systemd
+from daemons.runtime.epoch import new_epoch
 from daemons.runtime.http import run_site
 
 
