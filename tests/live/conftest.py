@@ -21,12 +21,18 @@ def smollm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture(scope="session", params=["llama", "qwen3"])
+@pytest.fixture(
+    scope="session", params=[("llama", "::1"), ("qwen3", "127.0.0.1")], ids=["llama-v6", "qwen3-v4"]
+)
 def tiny(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, Cluster]]:
-    """A tiny random model of each kind, and the directory it is in."""
-    model = str(checkpoint(request.param))
-    engine = {**SMALL, "kv_tokens": 8192, "threads": 1}
-    with running(tmp_path_factory.mktemp(request.param), model, engine=engine) as cluster:
+    """A tiny random model of each kind with the directory it is in, one of them over IPv6."""
+    kind, address = request.param
+    model = str(checkpoint(kind))
+    sections = {
+        "engine": {**SMALL, "kv_tokens": 8192, "threads": 1},
+        "hosts": {"local": {"address": address}},
+    }
+    with running(tmp_path_factory.mktemp(kind), model, **sections) as cluster:
         yield model, cluster

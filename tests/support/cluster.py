@@ -22,6 +22,8 @@ from typing import Any, TypeVar
 
 import yaml
 
+from daemons.runtime.http import url_of
+
 UP_S = 120
 DOWN_S = 60
 HTTP_S = 120.0
@@ -52,7 +54,7 @@ class Cluster:
     def url(self, instance: str) -> str:
         """Return the base URL of a worker."""
         row = self.instances()[instance]
-        return f"http://{row['http_host']}:{row['http_port']}"
+        return url_of(row["http_host"], row["http_port"])
 
     def status(self, instance: str) -> dict[str, Any]:
         """Return a worker's own status."""
@@ -141,13 +143,14 @@ def running(folder: Path, model: str, **sections: Any) -> Iterator[Cluster]:
     state = folder / "state"
     state.mkdir(mode=0o700)
     environment = {**os.environ, "XDG_STATE_HOME": str(state)}
-    book = f"http://127.0.0.1:{port}"
+    address = document.get("hosts", {}).get("local", {}).get("address", "127.0.0.1")
+    book = url_of(address, port)
     cluster = Cluster(file, environment, "", book)
     try:
         came = cluster.pdctl("up", "--detach", "--timeout", str(UP_S), within_s=UP_S + 30)
         assert came.returncode == 0, f"pdctl up: {came.stderr}\n{_logs(state)}"
         lb = cluster.instances()["lb"]
-        yield Cluster(file, environment, f"http://{lb['http_host']}:{lb['http_port']}", book)
+        yield Cluster(file, environment, url_of(lb["http_host"], lb["http_port"]), book)
     finally:
         gone = cluster.pdctl("down", "--yes", within_s=DOWN_S + 30)
     assert gone.returncode == 0, gone.stderr
