@@ -1,0 +1,65 @@
+"""One token per room and step, until something ends the text."""
+
+from __future__ import annotations
+
+import pytest
+
+from daemons.decode.request import Request
+from daemons.decode.running_batch import RunningBatch, finish_of
+from daemons.kv.ledger import Ledger, Owner
+from daemons.protocol.generate import FinishReason, Sampling
+from tests.support.cores import key, submit
+
+
+def room(
+    number: int, tokens: int = 4, output: tuple[int, ...] = (7,), **sampling: object
+) -> Request:
+    asked = submit(number, tokens, sampling=Sampling(**sampling))  # type: ignore[arg-type]
+    return Request(asked, key(number), 0.0, 0.0, 9, output=list(output))
+
+
+def test_rooms_join_in_order_while_there_is_a_place() -> None:
+    batch = RunningBatch(4, batch_rooms=2)
+    waiting = {key(n): room(n) for n in (3, 1, 2)}
+    assert [request.key for request in batch.join(waiting)] == [key(3), key(1)]
+    assert list(waiting) == [key(2)]
+    assert batch.join(waiting) == []
+
+
+def test_a_step_takes_the_page_that_its_token_needs() -> None:
+    batch, pages = RunningBatch(4, 9), Ledger(4)
+    request = room(1, tokens=4)
+    request.pages = list(pages.take(key(1), 1, Owner.REQUEST))
+    batch.rooms[key(1)] = request
+    (item,) = batch.step(pages)
+    assert (item.tokens, item.start, item.pages, item.samples) == ((7,), 4, (0, 1), True)
+    assert pages.owner(1) == (Owner.REQUEST, key(1))
+    assert request.in_step
+
+
+def test_a_step_takes_no_page_that_it_does_not_need() -> None:
+    batch, pages = RunningBatch(4, 9), Ledger(4)
+    request = room(1, tokens=4, output=(7, 8))
+    request.pages = list(pages.take(key(1), 2, Owner.REQUEST))
+    batch.rooms[key(1)] = request
+    (item,) = batch.step(pages)
+    assert (item.tokens, item.start) == ((8,), 5)
+    assert pages.free == 2
+
+
+@pytest.mark.parametrize(
+    ("output", "sampling", "finish"),
+    [
+        ((1,), {"max_tokens": 2}, (None, None)),
+        ((1, 1), {"max_tokens": 2}, (FinishReason.LENGTH, None)),
+        ((1,), {"max_tokens": 1}, (FinishReason.LENGTH, None)),
+        ((1, 2), {"max_tokens": 2, "eos_token_ids": (2,)}, (FinishReason.STOP, 2)),
+        ((2,), {"max_tokens": 9, "stop_token_ids": (2,)}, (FinishReason.STOP, 2)),
+        ((2,), {"max_tokens": 9, "eos_token_ids": (2,), "ignore_eos": True}, (None, None)),
+        ((2, 1), {"max_tokens": 9, "eos_token_ids": (2,)}, (None, None)),
+    ],
+)
+def test_a_text_ends_by_its_newest_token_or_its_length(
+    output: tuple[int, ...], sampling: dict[str, object], finish: object
+) -> None:
+    assert finish_of(room(1, output=output, **sampling)) == finish

@@ -1,0 +1,690 @@
+"""The decode core: events in, commands out."""
+
+from __future__ import annotations
+
+import pytest
+
+from daemons.decode.commands import ReadRow, ZeroRow
+from daemons.decode.events import RowRead
+from daemons.decode.scheduler import STEPS, Scheduler
+from daemons.engine.config import EngineConfig
+from daemons.engine.step import Begin, End, Run, StepFailed
+from daemons.kv.ledger import Owner
+from daemons.protocol.causes import Cause, Failure
+from daemons.protocol.generate import FinishReason, LookUp, RouteFailed, Sampling, TokenOut
+from daemons.protocol.handshake import (
+    Abort,
+    AbortAnswer,
+    Destination,
+    Fence,
+    Heartbeat,
+    RegisterBuffers,
+)
+from daemons.protocol.metadata import Row, RowState
+from daemons.protocol.status import Status
+from daemons.runtime.commands import Connect, Disconnect, Log, Probe, SendHeartbeat
+from daemons.runtime.events import (
+    Cancelled,
+    ConnectionLost,
+    Draining,
+    Finished,
+    Probed,
+    Stopping,
+    Tick,
+)
+from tests.support.cores import (
+    CANCELLED,
+    P_NEXT,
+    TIMERS,
+    D,
+    P,
+    answer,
+    came,
+    causes,
+    decode_core,
+    destination,
+    done,
+    key,
+    of,
+    progress,
+    route,
+    said,
+    submitted,
+    told,
+)
+
+SUCCESS = progress(Status.SUCCESS)
+
+
+def paired(**settings: object) -> Scheduler:
+    """A core that has registered with p0."""
+    core = decode_core(**settings)  # type: ignore[arg-type]
+    core.handle(submitted(99, 1, 1), 0.0)
+    core.handle(route(), 0.0)
+    core.handle(came(answer()), 0.0)
+    core.handle(came(progress(Status.FAILED, 99)), 0.0)
+    assert core.pages.free == core.pages.size
+    core.counters.clear()
+    return core
+
+
+def row_read(room: int = 1, first: int = 5, cached: int = 0) -> RowRead:
+    return RowRead(key(room), RowState.RIGHT, Row(key(room), TokenOut(first), cached))
+
+
+def in_transfer(**settings: object) -> Scheduler:
+    """Prefill was told where room 1 goes."""
+    core = paired(**settings)
+    core.handle(submitted(), 0.0)
+    return core
+
+
+def running(most: int = 3) -> Scheduler:
+    """Room 1 has its first token, and its first step is under way."""
+    core = paired()
+    core.handle(submitted(most=most), 0.0)
+    core.handle(came(SUCCESS), 1.0)
+    core.handle(row_read(), 1.0)
+    return core
+
+
+def is_idle(core: Scheduler) -> bool:
+    core.pages.check()
+    core.rows.check()
+    everything_free = core.pages.free == core.pages.size and core.rows.free == core.rows.size
+    return everything_free and not core.busy and not sum(core.recorder.counts().values())
+
+
+def heard(core: Scheduler, now: float) -> None:
+    core.handle(came(Heartbeat(P, D.epoch, now)), now)
+
+
+# --- one room, told once ---
+
+
+def test_a_room_goes_from_request_to_its_last_token() -> None:
+    core = decode_core()
+    assert of(core.handle(submitted(), 0.0), LookUp) == [LookUp("p0")]
+    commands = core.handle(route(), 0.1)
+    assert of(commands, Connect) == [Connect(P, "p.host", 8000)]
+    (registration,) = said(commands, RegisterBuffers)
+    assert registration.to_epoch == P.epoch
+    commands = core.handle(came(answer()), 0.2)
+    (where,) = said(commands, Destination)
+    assert (where.pages, where.row, where.prompt_tokens) == ((0, 1), 0, 6)
+    assert commands.index(ZeroRow(0)) < len(commands) - 1  # before it is offered
+    assert core.pages.owner(0) == (Owner.WRITER, key())
+    assert told(core.handle(came(progress(Status.TRANSFERRING)), 1.0)) == []
+    assert of(core.handle(came(SUCCESS), 2.0), ReadRow) == [ReadRow(key(), 0)]
+    commands = core.handle(row_read(first=5, cached=4), 2.1)
+    assert [begin.sequence.output for begin in of(commands, Begin)] == [(5,)]
+    (output,) = told(commands)
+    assert ([t.id for t in output.tokens], output.finish, output.cached_tokens) == ([5], None, 4)
+    ((item,),) = (run.items for run in of(commands, Run))
+    assert (item.tokens, item.start, item.pages) == ((5,), 6, (0, 1))
+    assert core.pages.owner(0) == (Owner.REQUEST, key())
+    assert core.rows.free == core.rows.size
+    ((item,),) = (run.items for run in of(core.handle(done(1, token=8), 3.0), Run))
+    assert (item.tokens, item.start) == ((8,), 7)
+    commands = core.handle(done(1, token=9), 4.0)
+    (output,) = told(commands)
+    assert (output.finish, output.finish_token) == (FinishReason.LENGTH, None)
+    assert of(commands, End) == [End(key())]
+    assert of(commands, Run) == []
+    assert is_idle(core)
+
+
+@pytest.mark.parametrize(
+    ("first", "most", "finish", "token"),
+    [(5, 1, FinishReason.LENGTH, None), (999, 5, FinishReason.STOP, 999)],
+)
+def test_the_transferred_token_may_be_the_last(
+    first: int, most: int, finish: FinishReason, token: int | None
+) -> None:
+    core = paired()
+    core.handle(submitted(most=most), 0.0)
+    core.handle(came(SUCCESS), 1.0)
+    commands = core.handle(row_read(first=first), 1.0)
+    (output,) = told(commands)
+    assert (output.finish, output.finish_token) == (finish, token)
+    assert of(commands, Begin) == []
+    assert of(commands, End) == []
+    assert is_idle(core)
+
+
+def test_a_text_ends_with_its_stop_token() -> None:
+    core = running(most=9)
+    (output,) = told(core.handle(done(1, token=999), 2.0))
+    assert (output.finish, output.finish_token) == (FinishReason.STOP, 999)
+    assert is_idle(core)
+
+
+def test_pages_are_taken_as_the_text_grows() -> None:
+    core = paired()
+    core.handle(submitted(tokens=4, most=6), 0.0)
+    core.handle(came(SUCCESS), 1.0)
+    ((item,),) = (run.items for run in of(core.handle(row_read(), 1.0), Run))
+    assert item.pages == (0, 1)
+    for step in range(3):
+        core.handle(done(1), 2.0 + step)
+    assert core.pages.free == 6
+    core.handle(done(1), 6.0)
+    assert core.counters["output_tokens"] == 4
+
+
+def test_rooms_join_the_batch_between_steps() -> None:
+    core = running(most=9)
+    core.handle(submitted(2), 1.0)
+    core.handle(came(progress(Status.SUCCESS, 2)), 1.0)
+    assert of(core.handle(row_read(2), 1.0), Run) == []
+    ((one, two),) = (run.items for run in of(core.handle(done(1), 2.0), Run))
+    assert (one.key, two.key) == (key(1), key(2))
+
+
+def test_a_batch_has_so_many_rooms_at_most() -> None:
+    core = paired(engine=EngineConfig(page_size=4, batch_rooms=1))
+    for room in (1, 2):
+        core.handle(submitted(room, most=2), 0.0)
+        core.handle(came(progress(Status.SUCCESS, room)), 1.0)
+        core.handle(row_read(room), 1.0)
+    assert core.recorder.stage(key(2)) == "prebuilt"
+    ((item,),) = (run.items for run in of(core.handle(done(1), 2.0), Run))
+    assert item.key == key(2)
+
+
+def test_a_stop_string_ends_a_room_well_and_silently() -> None:
+    core = running(most=9)
+    commands = core.handle(Finished(key()), 1.5)
+    assert told(commands) == []
+    assert core.pages.free < core.pages.size  # the step still uses them
+    commands = core.handle(done(1), 2.0)
+    assert told(commands) == []
+    assert of(commands, End) == [End(key())]
+    assert is_idle(core)
+    assert core.recorder.stories(1)[0].failure is None
+
+
+def test_a_stop_string_in_the_first_token_ends_a_room_before_the_batch() -> None:
+    core = running(most=9)
+    core.handle(submitted(2), 1.0)
+    core.handle(came(progress(Status.SUCCESS, 2)), 1.0)
+    core.handle(row_read(2), 1.0)
+    assert of(core.handle(Finished(key(2)), 1.5), End) == [End(key(2))]
+    assert core.handle(Finished(key(2)), 1.6) == []
+
+
+def test_every_stage_of_the_table_can_be_reached_and_left() -> None:
+    assert all("" in after for stage, after in STEPS.items() if stage)
+    assert set().union(*STEPS.values()) == set(STEPS)
+
+
+# --- refusals at the door ---
+
+
+@pytest.mark.parametrize(
+    ("event", "cause"),
+    [
+        (submitted(tokens=31, most=3), Cause.REQUEST_TOO_LONG),
+        (submitted(tokens=0), Cause.REQUEST_INVALID),
+    ],
+)
+def test_a_request_that_cannot_be_is_refused_and_prefill_is_told(
+    event: object, cause: Cause
+) -> None:
+    core = paired()
+    commands = core.handle(event, 0.0)  # type: ignore[arg-type]
+    assert causes(commands) == [cause]
+    assert [a.failure.cause for a in said(commands, Abort)] == [cause]
+    assert is_idle(core)
+
+
+def test_a_request_that_just_fits_is_taken() -> None:
+    core = paired()
+    assert said(core.handle(submitted(tokens=30, most=3), 0.0), Destination)
+
+
+def test_too_many_rooms_are_refused() -> None:
+    core = in_transfer(max_rooms=1)
+    assert causes(core.handle(submitted(2), 0.0)) == [Cause.QUEUE_FULL]
+
+
+def test_a_draining_core_finishes_what_it_has_and_takes_nothing_new() -> None:
+    core = running()
+    core.handle(Draining(on=True), 1.0)
+    assert causes(core.handle(submitted(2), 1.0)) == [Cause.INSTANCE_DRAINING]
+    assert told(core.handle(done(1), 2.0))
+
+
+def test_the_same_room_again_changes_nothing_while_it_is_here() -> None:
+    core = in_transfer()
+    assert core.handle(submitted(), 1.0) == []
+    assert core.counters["duplicate_rooms"] == 1
+
+
+def test_the_same_room_again_is_refused_while_its_pages_are_in_quarantine() -> None:
+    core = in_transfer()
+    core.handle(Cancelled(key(), CANCELLED), 1.0)
+    assert causes(core.handle(submitted(), 1.0)) == [Cause.REQUEST_DUPLICATE]
+
+
+# --- memory ---
+
+
+def test_a_room_gets_memory_only_when_all_it_may_ever_need_is_there() -> None:
+    core = paired(pages=4)
+    core.handle(submitted(1, tokens=4, most=9), 0.0)  # 1 page now, 3 in the end
+    assert said(core.handle(submitted(2, tokens=4, most=5), 0.0), Destination) == []
+    assert said(core.handle(submitted(3, tokens=4, most=1), 0.0), Destination) == []
+    core.handle(came(progress(Status.FAILED, 1)), 1.0)
+    assert core.recorder.counts()["transfer"] == 2
+
+
+def test_rooms_wait_for_a_row() -> None:
+    core = paired(rows=1)
+    core.handle(submitted(1), 0.0)
+    assert said(core.handle(submitted(2), 0.0), Destination) == []
+    core.handle(came(progress(Status.SUCCESS, 1)), 1.0)
+    (where,) = said(core.handle(row_read(1), 1.0), Destination)
+    assert where.room == 2
+
+
+def test_a_room_whose_prefill_is_not_there_holds_up_nobody() -> None:
+    core = paired()
+    core.handle(submitted(1, prefill="p9"), 0.0)
+    (where,) = said(core.handle(submitted(2), 0.0), Destination)
+    assert where.room == 2
+
+
+# --- progress and rows ---
+
+
+def test_progress_of_another_writer_is_let_be() -> None:
+    core = in_transfer()
+    core.handle(route(P_NEXT), 0.5)
+    stranger = progress(Status.SUCCESS, sender=P)
+    assert of(core.handle(came(stranger), 1.0), ReadRow) == []
+
+
+def test_failed_by_prefill_ends_the_room_with_its_cause_and_frees_all_at_once() -> None:
+    core = in_transfer()
+    failure = Failure(Cause.ENGINE_FAILED, "forward", "p0", "out of memory")
+    commands = core.handle(came(progress(Status.FAILED, failure=failure)), 1.0)
+    assert [output.failure for output in told(commands)] == [failure]
+    assert said(commands, Abort) == []
+    assert is_idle(core)
+
+
+def test_a_failure_without_a_cause_blames_the_peer() -> None:
+    core = in_transfer()
+    assert causes(core.handle(came(progress(Status.FAILED)), 1.0)) == [Cause.PEER_ABORTED]
+
+
+def test_a_cut_writer_keeps_the_pages_in_quarantine_until_they_settle() -> None:
+    core = in_transfer()
+    core.handle(came(progress(Status.FAILED, fence=Fence.CUT)), 1.0)
+    assert core.pages.counts()["quarantined"] == 2
+    assert core.rows.counts()["quarantined"] == 1
+    for step in range(7):
+        heard(core, 1.25 + step / 4)
+        assert core.pages.counts()["quarantined"] == 2
+    heard(core, 3.0)
+    assert is_idle(core)
+
+
+def test_success_after_failed_changes_nothing() -> None:
+    core = in_transfer()
+    core.handle(came(progress(Status.FAILED, fence=Fence.CUT)), 1.0)
+    assert core.handle(came(SUCCESS), 1.1) == []
+    assert core.pages.counts()["quarantined"] == 2
+
+
+def test_a_row_that_is_still_empty_is_looked_at_again() -> None:
+    core = in_transfer()
+    core.handle(came(SUCCESS), 1.0)
+    assert core.handle(RowRead(key(), RowState.EMPTY, None), 1.0) == []
+    assert of(core.handle(Tick(), 1.1), ReadRow) == [ReadRow(key(), 0)]
+
+
+def test_a_row_that_stays_empty_fails_the_room_in_the_end() -> None:
+    core = in_transfer()
+    core.handle(came(SUCCESS), 1.0)
+    heard(core, 15.0)
+    assert causes(core.handle(Tick(), 15.0)) == [Cause.PROGRESS_TIMEOUT]
+    assert is_idle(core)
+
+
+def test_a_wrong_row_fails_the_room_and_no_token_of_it_is_told() -> None:
+    core = in_transfer()
+    core.handle(came(SUCCESS), 1.0)
+    commands = core.handle(RowRead(key(), RowState.WRONG, None), 1.0)
+    assert causes(commands) == [Cause.TRANSFER_BAD_ROW]
+    assert all(output.tokens == () for output in told(commands))
+    assert is_idle(core)
+
+
+def test_a_look_at_the_row_of_a_room_that_is_over_is_let_be() -> None:
+    core = in_transfer()
+    core.handle(came(SUCCESS), 1.0)
+    core.handle(Cancelled(key(), CANCELLED), 1.0)
+    assert core.handle(row_read(), 1.1) == []
+
+
+# --- cancels ---
+
+
+def test_a_cancel_before_any_memory_ends_the_room_and_tells_prefill_once() -> None:
+    core = in_transfer(rows=1)
+    core.handle(submitted(2), 0.0)
+    commands = core.handle(Cancelled(key(2), CANCELLED), 1.0)
+    assert causes(commands) == [Cause.CLIENT_CANCELLED]
+    assert [a.room for a in said(commands, Abort)] == [2]
+    heard(core, 3.0)
+    assert said(core.handle(Tick(), 3.0), Abort) == []
+
+
+def test_a_cancel_in_transfer_asks_the_writer_until_it_answers() -> None:
+    core = in_transfer()
+    commands = core.handle(Cancelled(key(), CANCELLED), 1.0)
+    assert causes(commands) == [Cause.CLIENT_CANCELLED]
+    assert said(commands, Abort) == [Abort(D, P.epoch, 1, 1, CANCELLED)]
+    assert core.busy
+    assert said(core.handle(Tick(), 1.9), Abort) == []
+    assert said(core.handle(Tick(), 2.0), Abort) == [Abort(D, P.epoch, 1, 1, CANCELLED)]
+    heard(core, 50.0)
+    assert core.pages.counts()["quarantined"] == 2
+    core.handle(came(AbortAnswer(P, D.epoch, 1, 1, Fence.CLEAN)), 51.0)
+    assert is_idle(core)
+
+
+def test_a_final_progress_answers_an_abort_too() -> None:
+    core = in_transfer()
+    core.handle(Cancelled(key(), CANCELLED), 1.0)
+    assert causes(core.handle(came(progress(Status.FAILED)), 2.0)) == []
+    assert is_idle(core)
+
+
+def test_progress_that_is_not_final_answers_nothing() -> None:
+    core = in_transfer()
+    core.handle(Cancelled(key(), CANCELLED), 1.0)
+    core.handle(came(progress(Status.TRANSFERRING)), 2.0)
+    assert core.pages.counts()["quarantined"] == 2
+
+
+def test_a_cancel_after_success_needs_no_answer() -> None:
+    core = in_transfer()
+    core.handle(came(SUCCESS), 1.0)
+    commands = core.handle(Cancelled(key(), CANCELLED), 1.0)
+    assert said(commands, Abort) == []
+    assert is_idle(core)
+
+
+def test_a_cancel_in_the_batch_takes_effect_with_the_step() -> None:
+    core = running()
+    assert causes(core.handle(Cancelled(key(), CANCELLED), 1.5)) == [Cause.CLIENT_CANCELLED]
+    assert core.pages.free < core.pages.size
+    commands = core.handle(done(1), 2.0)
+    assert told(commands) == []
+    assert of(commands, End) == [End(key())]
+    assert is_idle(core)
+
+
+def test_a_cancel_again_or_of_nothing_changes_nothing() -> None:
+    core = running()
+    core.handle(Cancelled(key(), CANCELLED), 1.5)
+    assert core.handle(Cancelled(key(), CANCELLED), 1.6) == []
+    assert core.handle(Cancelled(key(9), CANCELLED), 1.6) == []
+
+
+# --- forwards that fail ---
+
+
+def test_one_room_of_a_step_may_fail_alone() -> None:
+    core = running()
+    commands = core.handle(done(1, error="bad sampling"), 2.0)
+    assert causes(commands) == [Cause.ENGINE_FAILED]
+    assert is_idle(core)
+
+
+def test_a_step_without_a_token_fails_the_room() -> None:
+    core = running()
+    assert causes(core.handle(done(1, token=0), 2.0)) == [Cause.ENGINE_FAILED]
+
+
+def test_a_step_that_breaks_fails_its_rooms_and_those_that_wait_run() -> None:
+    core = running()
+    core.handle(submitted(2), 1.0)
+    core.handle(came(progress(Status.SUCCESS, 2)), 1.0)
+    core.handle(row_read(2), 1.0)
+    commands = core.handle(StepFailed((key(1),), "out of memory"), 2.0)
+    assert causes(commands) == [Cause.ENGINE_FAILED]
+    ((item,),) = (run.items for run in of(commands, Run))
+    assert item.key == key(2)
+
+
+def test_a_room_that_was_over_ends_with_the_step_that_breaks_as_it_was() -> None:
+    core = running()
+    core.handle(Finished(key()), 1.5)
+    assert causes(core.handle(StepFailed((key(1),), "broke"), 2.0)) == []
+    assert core.recorder.stories(1)[0].failure is None
+    assert is_idle(core)
+
+
+# --- prefills ---
+
+
+def test_a_prefill_that_is_not_found_is_looked_up_again_until_the_deadline() -> None:
+    core = decode_core()
+    core.handle(submitted(), 0.0)
+    missing = Failure(Cause.BOOTSTRAP_UNKNOWN, "prealloc", "p0", "never heard of it")
+    assert of(core.handle(RouteFailed("p0", missing), 0.1), LookUp) == []
+    assert of(core.handle(Tick(), 0.6), LookUp) == [LookUp("p0")]
+    assert causes(core.handle(Tick(), 9.9)) == []
+    assert [o.failure for o in told(core.handle(Tick(), 10.0))] == [missing]
+    assert is_idle(core)
+
+
+def test_a_prefill_that_never_answers_is_a_handshake_timeout() -> None:
+    core = decode_core()
+    core.handle(submitted(), 0.0)
+    core.handle(route(), 0.1)
+    assert len(said(core.handle(Tick(), 0.6), RegisterBuffers)) == 1
+    assert causes(core.handle(Tick(), 10.0)) == [Cause.HANDSHAKE_TIMEOUT]
+
+
+@pytest.mark.parametrize("event", [came(answer(refused="model: ours 'a', theirs 'b'"))])
+def test_a_refusal_fails_the_rooms_that_wait_with_both_values(event: object) -> None:
+    core = decode_core()
+    core.handle(submitted(), 0.0)
+    core.handle(route(), 0.1)
+    (output,) = told(core.handle(event, 0.2))  # type: ignore[arg-type]
+    assert output.failure is not None
+    assert output.failure.cause is Cause.HANDSHAKE_REFUSED
+    assert output.failure.detail == "model: ours 'a', theirs 'b'"
+    assert is_idle(core)
+
+
+def test_a_mismatch_is_seen_before_anything_is_registered() -> None:
+    core = decode_core()
+    core.handle(submitted(), 0.0)
+    other = route(fingerprint=core.prefills.buffers.fingerprint.__class__("m2", "fp32", 4, 1, 1, 8))
+    commands = core.handle(other, 0.1)
+    assert causes(commands) == [Cause.PAIR_MISMATCH]
+    assert said(commands, RegisterBuffers) == []
+
+
+def test_a_dead_prefill_costs_its_rooms_and_what_it_may_have_sent_settles() -> None:
+    core = in_transfer()
+    commands = core.handle(Probed(P, refused=True), 1.0)
+    assert causes(commands) == [Cause.PEER_DIED]
+    assert of(commands, Disconnect) == [Disconnect(P)]
+    assert said(commands, Abort) == []
+    assert core.pages.counts()["quarantined"] == 2
+    for step in range(8):
+        core.handle(Tick(), 1.25 + step / 4)
+    assert is_idle(core)
+
+
+def test_rooms_that_run_do_not_need_their_prefill_any_more() -> None:
+    core = running()
+    assert causes(core.handle(Probed(P, refused=True), 1.5)) == []
+    assert told(core.handle(done(1), 2.0))
+
+
+def test_a_newer_life_is_the_death_of_the_older_and_takes_the_waiting_rooms() -> None:
+    core = in_transfer(rows=1)
+    core.handle(submitted(2), 0.0)
+    commands = core.handle(route(P_NEXT), 1.0)
+    assert causes(commands) == [Cause.PEER_DIED]
+    assert of(commands, Disconnect) == [Disconnect(P)]
+    core.handle(submitted(3), 1.0)
+    commands = core.handle(route(P_NEXT), 1.1)
+    assert of(commands, Connect) == [Connect(P_NEXT, "p.host", 8000)]
+
+
+def test_an_older_life_in_the_phone_book_is_not_called() -> None:
+    core = paired()
+    core.handle(Probed(P, refused=True), 1.0)
+    core.handle(submitted(), 1.0)
+    assert of(core.handle(route(P), 1.1), Connect) == []
+    assert of(core.handle(Tick(), 1.7), LookUp) == [LookUp("p0")]
+
+
+def test_a_silent_prefill_loses_its_rooms_but_their_memory_stays_until_it_speaks() -> None:
+    core = in_transfer()
+    commands = core.handle(Tick(), 5.0)
+    assert causes(commands) == [Cause.PEER_UNREACHABLE]
+    assert of(commands, Probe) == [Probe(P, "p.host", 8000)]
+    for step in range(20):
+        core.handle(Tick(), 10.0 + step)
+    assert core.pages.counts()["quarantined"] == 2
+    core.handle(came(AbortAnswer(P, D.epoch, 1, 1, Fence.CLEAN)), 31.0)
+    assert is_idle(core)
+
+
+def test_a_silent_prefill_whose_memory_is_held_is_looked_up_for_proof() -> None:
+    core = in_transfer()
+    core.handle(Tick(), 5.0)
+    assert of(core.handle(Tick(), 6.0), LookUp) == [LookUp("p0")]
+    core.handle(route(P_NEXT), 6.1)
+    for step in range(8):
+        core.handle(Tick(), 6.35 + step / 4)
+    assert is_idle(core)
+
+
+def test_time_in_which_the_process_was_frozen_does_not_settle_anything() -> None:
+    core = in_transfer()
+    core.handle(came(progress(Status.FAILED, fence=Fence.CUT)), 1.0)
+    core.handle(Tick(), 60.0)
+    assert core.pages.counts()["quarantined"] == 2
+
+
+def test_messages_of_strangers_are_counted_and_change_nothing() -> None:
+    core = decode_core()
+    assert core.handle(came(SUCCESS), 0.0) == []
+    core = in_transfer()
+    assert core.handle(came(destination(sender=P)), 0.0) == []
+    assert core.counters["messages_from_strangers"] == 1
+
+
+def test_a_lost_connection_is_looked_into() -> None:
+    core = paired()
+    assert core.handle(ConnectionLost(P), 3.0) == [Probe(P, "p.host", 8000)]
+
+
+def test_heartbeats_go_to_every_prefill() -> None:
+    core = paired()
+    assert of(core.handle(Tick(), 1.0), SendHeartbeat) == [SendHeartbeat(P)]
+
+
+# --- time ---
+
+
+@pytest.mark.parametrize(
+    ("status", "limit_s", "cause"),
+    [
+        (Status.BOOTSTRAPPING, TIMERS.destination_s + 2, Cause.PEER_NEVER_CAME),
+        (Status.WAITING_FOR_INPUT, TIMERS.queue_s + 2, Cause.QUEUE_TIMEOUT),
+        (Status.TRANSFERRING, TIMERS.progress_s + 2, Cause.PROGRESS_TIMEOUT),
+    ],
+)
+def test_each_wait_for_prefill_has_its_own_deadline(
+    status: Status, limit_s: float, cause: Cause
+) -> None:
+    core = in_transfer()
+    if status is not Status.BOOTSTRAPPING:
+        core.handle(came(progress(status)), 0.0)
+    heard(core, limit_s - 0.1)
+    assert causes(core.handle(Tick(), limit_s - 0.1)) == []
+    assert causes(core.handle(Tick(), limit_s)) == [cause]
+    assert core.pages.counts()["quarantined"] == 2
+
+
+def test_bytes_of_one_room_are_progress_of_those_that_wait_behind_it() -> None:
+    core = paired()
+    for room in (1, 2):
+        core.handle(submitted(room), 0.0)
+        core.handle(came(progress(Status.TRANSFERRING, room)), 0.0)
+    core.handle(came(progress(Status.TRANSFERRING, 1, sent_bytes=5)), 10.0)
+    heard(core, 20.0)
+    assert causes(core.handle(Tick(), 20.0)) == []
+    assert causes(core.handle(Tick(), 24.0)) == [Cause.PROGRESS_TIMEOUT] * 2
+
+
+def test_waiting_for_memory_has_its_own_deadline() -> None:
+    core = running(most=9)
+    core.handle(submitted(2, tokens=30), 0.0)
+    heard(core, 19.9)
+    assert causes(core.handle(Tick(), 19.9)) == []
+    commands = core.handle(Tick(), 20.0)
+    (output,) = told(commands)
+    assert output.failure is not None
+    assert output.failure.cause is Cause.QUEUE_TIMEOUT
+    assert output.failure.detail == "8 pages were not free within 20 s"
+
+
+def test_the_clients_patience_ends_a_room_in_any_stage() -> None:
+    core = paired()
+    core.handle(submitted(timeout_s=3.0, most=9), 0.0)
+    core.handle(came(SUCCESS), 1.0)
+    core.handle(row_read(), 1.0)
+    assert causes(core.handle(Tick(), 3.0)) == [Cause.TOTAL_TIMEOUT]
+    assert told(core.handle(done(1), 3.1)) == []
+    assert is_idle(core)
+
+
+def test_stopping_fails_what_is_left() -> None:
+    core = running()
+    core.handle(submitted(2), 1.0)
+    commands = core.handle(Stopping(), 2.0)
+    assert causes(commands) == [Cause.INSTANCE_STOPPING] * 2
+    assert [a.room for a in said(commands, Abort)] == [2]
+    assert core.draining
+
+
+# --- the record ---
+
+
+def test_every_end_has_one_closing_line() -> None:
+    core = running(most=1 + 1)
+    commands = core.handle(done(1), 2.0)
+    (closing,) = (dict(log.facts) for log in of(commands, Log) if log.event == "room.closed")
+    assert closing["outcome"] == "ok"
+    assert closing["output_tokens"] == 2
+    assert core.counters["rooms_done"] == 1
+    (story,) = core.recorder.stories(1)
+    assert [line.entered for line in story.lines if line.left != line.entered] == [
+        "prealloc",
+        "transfer",
+        "prebuilt",
+        "running",
+        "",
+    ]
+
+
+def test_sampling_that_ignores_the_end_of_sequence_goes_on() -> None:
+    core = paired()
+    sampling = Sampling(max_tokens=3, eos_token_ids=(999,), ignore_eos=True)
+    core.handle(submitted(sampling=sampling), 0.0)
+    core.handle(came(SUCCESS), 1.0)
+    (output,) = told(core.handle(row_read(first=999), 1.0))
+    assert output.finish is None

@@ -1,0 +1,64 @@
+"""Prefill knows where to write, and we wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from daemons.decode.request import Request
+from daemons.decode.transfer_queue import MARGIN_S, TransferQueue
+from daemons.protocol.causes import Cause
+from daemons.protocol.status import Status
+from tests.support.cores import P_NEXT, TIMERS, P, key, progress, submit
+
+
+def queue(*rooms: int) -> TransferQueue:
+    transfer = TransferQueue(TIMERS)
+    for room in rooms:
+        transfer.rooms[key(room)] = Request(submit(room), key(room), 0.0, 0.0, 2, P, [0, 1], 0)
+    return transfer
+
+
+def test_only_a_rooms_own_writer_speaks_for_it() -> None:
+    transfer = queue(1)
+    assert transfer.of(progress(Status.TRANSFERRING)) is transfer.rooms[key(1)]
+    assert transfer.of(progress(Status.TRANSFERRING, sender=P_NEXT)) is None
+    assert transfer.of(progress(Status.TRANSFERRING, room=2)) is None
+
+
+def test_progress_moves_forward_only() -> None:
+    transfer = queue(1)
+    request = transfer.rooms[key(1)]
+    transfer.advance(request, progress(Status.TRANSFERRING, sent_bytes=9), 1.0)
+    transfer.advance(request, progress(Status.WAITING_FOR_INPUT, sent_bytes=3), 2.0)
+    assert (request.status, request.sent_bytes) == (Status.TRANSFERRING, 9)
+    transfer.advance(request, progress(Status.FAILED), 3.0)
+    transfer.advance(request, progress(Status.SUCCESS), 4.0)
+    assert request.status is Status.FAILED
+
+
+@pytest.mark.parametrize(
+    ("status", "limit_s", "cause"),
+    [
+        (Status.BOOTSTRAPPING, 15, Cause.PEER_NEVER_CAME),
+        (Status.WAITING_FOR_INPUT, 20, Cause.QUEUE_TIMEOUT),
+        (Status.TRANSFERRING, 12, Cause.PROGRESS_TIMEOUT),
+        (Status.SUCCESS, 12, Cause.PROGRESS_TIMEOUT),
+    ],
+)
+def test_prefill_may_speak_first_and_then_we_do(
+    status: Status, limit_s: float, cause: Cause
+) -> None:
+    transfer = queue(1)
+    request = transfer.rooms[key(1)]
+    request.status = status
+    assert transfer.overdue(request, limit_s + MARGIN_S - 0.1) is None
+    failure = transfer.overdue(request, limit_s + MARGIN_S)
+    assert failure is not None
+    assert (failure.cause, failure.stage, failure.peer) == (cause, "transfer", "p0")
+
+
+def test_bytes_of_one_room_are_progress_of_those_in_the_same_lane() -> None:
+    transfer = queue(1, 2, 3)
+    transfer.rooms[key(2)].status = Status.TRANSFERRING
+    transfer.advance(transfer.rooms[key(1)], progress(Status.TRANSFERRING), 9.0)
+    assert [transfer.rooms[key(room)].since_s for room in (1, 2, 3)] == [9.0, 9.0, 0.0]
