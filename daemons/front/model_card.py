@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from daemons.cluster.errors import OperatorError
 from daemons.front.chat_template import ChatTemplate
+from daemons.front.validate import too_long
 from daemons.runtime.http import invalid
 
 INLINE_CHARACTERS = 4096  # longer texts are tokenized off the event loop
@@ -44,17 +45,23 @@ class ModelCard:
     eos_token_ids: tuple[int, ...]
     chat: ChatTemplate | None
     byte_level: bool = False  # words are bytes in GPT-2's printable disguise
+    longest_word: int = 1024  # characters of the longest token
 
     async def tokens(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         """Return the tokens of a text.
 
         Raises:
-            Refusal: 400 when the text has no tokens.
+            Refusal: 400 when the text has no tokens, or more than can ever be served.
         """
+        if len(text) > self.context_tokens * self.longest_word:
+            raise too_long(
+                f"the prompt has {len(text)} characters, {self.context_tokens} tokens"
+                f" have at most {self.context_tokens * self.longest_word}"
+            )
         if len(text) <= INLINE_CHARACTERS:
             ids = self._encode(text, add_special_tokens)
         else:
-            ids = await asyncio.to_thread(self._encode, text, add_special_tokens)
+            ids = await asyncio.to_thread(self._encode_long, text, add_special_tokens)
         if not ids:
             raise invalid("the prompt has no tokens")
         return ids
@@ -63,10 +70,13 @@ class ModelCard:
         """Return token ids that a client gave.
 
         Raises:
-            Refusal: 400 when there are none, or one is not of the vocabulary.
+            Refusal: 400 when there are none or too many, or one is not of the vocabulary.
         """
         if not ids:
             raise invalid("the prompt has no tokens")
+        if len(ids) >= self.context_tokens:  # before millions of them are looked at
+            limit = self.context_tokens - 1
+            raise too_long(f"the prompt has {len(ids)} tokens, the limit is {limit}")
         wrong = next((id_ for id_ in ids if not 0 <= id_ < self.vocabulary), None)
         if wrong is not None:
             raise invalid(f"token id {wrong} is not of the vocabulary, 0 to {self.vocabulary - 1}")
@@ -87,6 +97,11 @@ class ModelCard:
 
     def _encode(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:  # noqa: FBT001
         return tuple(self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def _encode_long(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:  # noqa: FBT001
+        """The same; of the library's ways only those for batches give up the interpreter lock."""
+        (encoded,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return tuple(encoded.ids)
 
 
 def load(directory: str) -> ModelCard:
@@ -114,6 +129,7 @@ def load(directory: str) -> ModelCard:
         _eos(generation, config, settings, tokenizer),
         _chat(path, settings),
         byte_level="ByteLevel" in str(tokenizer.decoder),
+        longest_word=max(map(len, tokenizer.get_vocab(with_added_tokens=True)), default=1),
     )
 
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import msgspec
 
 from daemons.front.model_card import ModelCard
-from daemons.protocol.causes import Cause, Failure
+from daemons.front.validate import too_long
 from daemons.protocol.generate import Sampling
 from daemons.protocol.ids import RoomKey
-from daemons.runtime.http import Refusal, invalid
+from daemons.runtime.http import invalid
 
 GREEDY_BELOW = 1e-6  # a smaller temperature is 0
 STOPS_LIMIT = 64  # stop strings of one request
@@ -134,11 +134,6 @@ def sampling(
     if told.temperature < GREEDY_BELOW:
         told = msgspec.structs.replace(told, temperature=0.0)
     return told
-
-
-def too_long(message: str) -> Refusal:
-    """Return the 400 for what does not fit; the message shows both numbers."""
-    return Refusal(400, message, failure=Failure(Cause.REQUEST_TOO_LONG, "intake", "", message))
 
 
 def _refuse_not_yet(wishes: Wishes) -> None:

@@ -15,9 +15,10 @@ import msgspec
 from aiohttp import web
 
 from daemons.front.config import FrontConfig
+from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.ids import ROOM_LIMIT, RoomKey, is_instance_name
 from daemons.protocol.topology import Role
-from daemons.runtime.http import invalid
+from daemons.runtime.http import Refusal, invalid
 
 ATTEMPT_LIMIT = 1000
 TIMEOUT_HEADER = "X-Request-Timeout"  # seconds that the client waits in total
@@ -128,6 +129,11 @@ def each(name: str, value: list[T] | T, prompts: int) -> list[T]:
     if len(value) != prompts:
         raise invalid(f"{name}: {len(value)} entries for {prompts} prompts")
     return value
+
+
+def too_long(message: str) -> Refusal:
+    """Return the 400 for what does not fit; the message shows both numbers."""
+    return Refusal(400, message, failure=Failure(Cause.REQUEST_TOO_LONG, "intake", "", message))
 
 
 def _key(room: int, attempt: int) -> RoomKey:

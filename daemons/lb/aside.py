@@ -12,7 +12,7 @@ from aiohttp import web
 from daemons.lb.fleet import Worker
 from daemons.lb.service import Service, passed_on
 from daemons.protocol.causes import Cause, Failure
-from daemons.runtime.http import Refusal, json_response, url_of
+from daemons.runtime.http import Refusal, json_response, read_body, url_of
 
 ASIDE_S = 2.0  # deadline of each question
 
@@ -33,7 +33,7 @@ class Aside:
 
     async def abort_request(self, request: web.Request) -> web.Response:
         """Pass an abort on to every worker: which of them have the request is theirs to know."""
-        raw = await request.read()
+        raw = await read_body(request)
         workers = list(self.service.fleet.workers.values())
         told = await asyncio.gather(*(self._abort_at(worker, raw) for worker in workers))
         answers = {worker.name: status for worker, status in zip(workers, told, strict=True)}

@@ -24,7 +24,7 @@ from daemons.lb.stories import Telling
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.ids import room_hex
 from daemons.protocol.topology import State
-from daemons.runtime.http import Refusal, invalid, url_of
+from daemons.runtime.http import Refusal, invalid, read_body, url_of
 from daemons.runtime.log import Logger, logger
 from daemons.runtime.recorder import Recorder
 
@@ -68,7 +68,7 @@ class Service:
     async def post_order(self, request: web.Request) -> web.StreamResponse:
         """Serve a client's request."""
         try:
-            order = read_order(request.path, await request.read(), self.config.max_items)
+            order = read_order(request.path, await read_body(request), self.config.max_items)
         except BadOrder as error:
             raise invalid(str(error)) from error
         return await self._serve(order, request)

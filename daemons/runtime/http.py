@@ -130,10 +130,22 @@ async def read_json(request: web.Request, form: type[T]) -> T:
     Raises:
         Refusal: 400 with the reason and its place; 413 beyond the application's limit.
     """
-    raw = await request.read()
+    raw = await read_body(request)
     try:
         return msgspec.json.decode(raw, type=form)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise invalid(f"body: {error}") from error
+
+
+async def read_body(request: web.Request) -> bytes:
+    """Return the body, decompressed.
+
+    Raises:
+        Refusal: 400, it is not whole or not in the encoding that its head names.
+    """
+    try:
+        return await request.read()
+    except (web.RequestPayloadError, web.PayloadAccessError) as error:
         raise invalid(f"body: {error}") from error
 
 

@@ -25,10 +25,30 @@ def amend(file: Path, **fields: Any) -> None:
 
 
 async def test_a_text_becomes_its_tokens_short_or_long(model: Path) -> None:
+    amend(model / "config.json", max_position_embeddings=2 * INLINE_CHARACTERS)
     card = load(str(model))
     assert await card.tokens("hé") == tuple("hé".encode())
-    long = "x" * (INLINE_CHARACTERS + 1)
+    long = "é " * INLINE_CHARACTERS
     assert await card.tokens(long) == tuple(long.encode())
+
+
+async def test_a_text_that_no_tokens_can_hold_is_refused_before_it_is_tokenized(
+    model: Path,
+) -> None:
+    card = load(str(model))
+    most = CONTEXT_TOKENS * len("</s>")
+    assert len(await card.tokens("x" * most)) == most
+    with pytest.raises(Refusal, match=f"{most + 1} characters, .* at most {most}"):
+        await card.tokens("x" * (most + 1))
+
+
+def test_more_token_ids_than_the_model_takes_are_refused_before_they_are_looked_at(
+    model: Path,
+) -> None:
+    card = load(str(model))
+    assert len(card.checked([0] * (CONTEXT_TOKENS - 1))) == CONTEXT_TOKENS - 1
+    with pytest.raises(Refusal, match=f"{CONTEXT_TOKENS} tokens, the limit is"):
+        card.checked([999] * CONTEXT_TOKENS)
 
 
 async def test_an_empty_prompt_is_refused(model: Path) -> None:

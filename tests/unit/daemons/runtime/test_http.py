@@ -52,6 +52,19 @@ async def post(url: str, body: bytes) -> tuple[int, dict[str, object], str | Non
         return response.status, await response.json(), response.headers.get("Retry-After")
 
 
+async def test_a_body_that_is_not_in_its_encoding_is_400() -> None:
+    gzipped = {"Content-Encoding": "gzip"}
+    async with (
+        serving(echo) as site,
+        aiohttp.ClientSession() as session,
+        session.post(f"{site.url}/x", data=b'{"x":1}', headers=gzipped) as response,
+    ):
+        assert response.status == 400
+        error = (await response.json())["error"]
+    assert error["cause"] == "request.invalid"
+    assert "gzip" in error["message"]
+
+
 def test_a_failure_becomes_an_error_that_names_room_stage_peer_and_cause() -> None:
     failure = Failure(Cause.PEER_DIED, "transfer", "p0", "no heartbeat")
     error = Refusal.of(failure, room=0x7F3A, attempt=2).body()["error"]
