@@ -10,6 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
+from daemons.decode.quarantine import LOOKS
 from daemons.decode.scheduler import Scheduler as DecodeCore
 from daemons.runtime.events import ConnectionLost, Draining, Stopping
 
@@ -56,12 +57,7 @@ def schedule(world: World, rng: Random, end_s: float) -> None:
         name = rng.choice(instances)
         put(moment(), name, _freeze, world, name, rng.choice((0.5, 4.0, 5.0)) * rng.random())
     for _ in range(plan.accidents):
-        at_s, writer, receiver = moment(), *pair()
-        world.at(at_s, _when, world, _writing, writer, end_s * 0.8, _hurt, (world, writer, gap_s()))
-        for_s = 2.0 + 3.0 * rng.random()
-        world.at(
-            at_s, _when, world, _settling, receiver, end_s * 0.8, _freeze, (world, receiver, for_s)
-        )
+        _accident(world, rng, moment(), pair(), end_s * 0.8)
     for _ in range(plan.flaps):
         one, other = pair()[:: rng.choice((1, -1))]
         world.at(moment(), _flap, world, one, other)
@@ -111,11 +107,31 @@ def _crash(world: World, name: str, gap_s: float) -> None:
         _end(world, process, gap_s)
 
 
-def _hurt(world: World, name: str, gap_s: float) -> None:
-    if world.rng.random() < 0.5:
-        world.current[name].lanes.cut_all()
-    else:
-        _crash(world, name, gap_s)
+def _accident(
+    world: World, rng: Random, at_s: float, pair: tuple[str, str], latest_s: float
+) -> None:
+    """A writer is hurt in the middle of a write, and then maybe its receiver freezes."""
+    writer, receiver = pair
+    how, for_s = rng.choice((_cut, _crash_soon, _hold_up)), 2.0 + 3.0 * rng.random()
+    world.at(at_s, _when, world, _writing, writer, latest_s, how, (world, writer))
+    if how is not _hold_up:
+        freeze = (world, receiver, for_s)
+        world.at(at_s, _when, world, _settling, receiver, latest_s, _freeze, freeze)
+
+
+def _cut(world: World, name: str) -> None:
+    world.current[name].lanes.cut_all()
+
+
+def _crash_soon(world: World, name: str) -> None:
+    _crash(world, name, world.rng.random())
+
+
+def _hold_up(world: World, name: str) -> None:
+    """Suspect for so long that all would have settled if it were dead; and then it goes on."""
+    timers = world.plan.timers
+    settles_s = timers.settle_s + LOOKS * world.plan.tick_s
+    _freeze(world, name, timers.peer_timeout_s + settles_s + 0.5)
 
 
 def _stop(world: World, name: str, gap_s: float) -> None:

@@ -77,7 +77,7 @@ class Plan:
     freezes: int
     flaps: int  # connections that are lost without a reason
     drains: int
-    accidents: int  # a writer is cut or killed, and then its receiver freezes
+    accidents: int  # a writer is cut, killed or frozen while it writes
 
 
 def draw(seed: int) -> Plan:

@@ -180,9 +180,11 @@ class World:
         self._run_until(self._heal(end_s))
         self.front.canaries()
         limit_s = self.now + (CALM_LIMIT_S if plan.calm else LIMIT_S)
+        if plan.max_tombs < len(self.front.rooms):  # one may have to wait for another's to go
+            limit_s += len(self.front.rooms) * plan.timers.tombstone_s
         while not self._quiet():
             if self.now > limit_s:
-                break
+                raise Violation(f"not quiet in time: {self._unquiet()}")
             self._run_until(self.now + 1.0)
         self._rest()
 
@@ -200,6 +202,11 @@ class World:
         return not any(process.core.busy for process in self.alive()) and all(
             leg.end for room in self.front.rooms.values() for leg in room.legs
         )
+
+    def _unquiet(self) -> list[str]:
+        busy = [str(process.me) for process in self.alive() if process.core.busy]
+        legs = [leg for room in self.front.rooms.values() for leg in room.legs if not leg.end]
+        return busy + [f"{leg.instance} {leg.room.key}" for leg in legs]
 
     def _rest(self) -> None:
         """Let tombstones expire, with few ticks, and look at what is left."""
