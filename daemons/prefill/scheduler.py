@@ -67,6 +67,7 @@ class Tomb:
 
     fence: Fence
     failure: Failure | None  # None: every byte landed
+    peer: PeerId | None = None  # where it landed
 
 
 class Scheduler:
@@ -206,21 +207,28 @@ class Scheduler:
     def _destination(self, destination: Destination) -> None:
         key = RoomKey(destination.room, destination.attempt)
         if (tomb := self.tombs.get(key)) is not None:
-            self.out.final(destination.sender, key, tomb.failure, tomb.fence)
+            if tomb.failure is None and tomb.peer != destination.sender:
+                self._refuse_twin(destination, tomb.peer)
+            else:
+                self.out.final(destination.sender, key, tomb.failure, tomb.fence)
         elif key in self.ending:
             pass  # answered when its writes have ended
         elif (request := self._live(key)) is not None:
             if request.destination is None:
                 self._attach(request, destination)
             elif request.peer != destination.sender:
-                detail = f"the room goes to {request.peer}"
-                failure = Failure(Cause.REQUEST_DUPLICATE, "bootstrap", self.me.instance, detail)
-                self.out.refuse(destination, failure)
+                self._refuse_twin(destination, request.peer)
         elif not self.bootstrap.keep_orphan(key, destination, self._now):
             detail = f"{self.config.max_orphans} unclaimed rooms are waiting"
             self._refuse_stranger(
                 destination, Failure(Cause.QUEUE_FULL, "bootstrap", self.me.instance, detail)
             )
+
+    def _refuse_twin(self, destination: Destination, peer: PeerId | None) -> None:
+        """Refuse a decode that wants a room which another one gets, or got."""
+        detail = f"the room goes to {peer}"
+        failure = Failure(Cause.REQUEST_DUPLICATE, "bootstrap", self.me.instance, detail)
+        self.out.refuse(destination, failure)
 
     def _refuse_stranger(self, destination: Destination, failure: Failure) -> None:
         """Refuse a room whose request has not come; it is refused too if it comes yet."""
@@ -346,7 +354,7 @@ class Scheduler:
         self._release(request)
         self.out.final(request.peer, key, None, Fence.CLEAN, request.sent_bytes)
         self.out.tell_first(request)
-        self.tombs.put(key, Tomb(Fence.CLEAN, None), self._now)
+        self.tombs.put(key, Tomb(Fence.CLEAN, None, request.peer), self._now)
         self._close(request, None)
 
     # --- ends -------------------------------------------------------------------------------

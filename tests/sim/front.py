@@ -168,17 +168,17 @@ class Front:
 
     def said(self, process: Process, message: Message) -> None:
         """Remember the rooms for which a prefill said that it writes no more."""
-        if isinstance(message, AbortAnswer) or (
-            isinstance(message, Progress) and message.status in FINAL
-        ):
-            before = process.said_over.setdefault((message.room, message.attempt), message.fence)
-            if before != message.fence:
-                raise Violation(f"{process.me} said {before}, now {message}")
-            succeeded = isinstance(message, Progress) and message.status is Status.SUCCESS
-            if succeeded is (getattr(message, "failure", None) is not None) and not isinstance(
-                message, AbortAnswer
-            ):
-                raise Violation(f"{process.me} says {message}")
+        match message:
+            case AbortAnswer():
+                pass
+            case Progress() if message.status in FINAL:
+                if (message.status is Status.FAILED) is not (message.failure is not None):
+                    raise Violation(f"{process.me} says {message}")
+            case _:
+                return
+        before = process.said_over.setdefault((message.room, message.attempt), message.fence)
+        if before != message.fence:
+            raise Violation(f"{process.me} said {before}, now {message}")
 
     def check_end(self) -> None:
         """Every leg is over; where nothing could go wrong, well."""

@@ -9,7 +9,7 @@ from daemons.engine.step import Begin, End, Run, StepFailed
 from daemons.kv.ledger import Owner
 from daemons.prefill.commands import CallOffWrites, LearnBuffers, WriteKV
 from daemons.prefill.events import WriteDone, WriteFailed, WriteSkipped
-from daemons.prefill.scheduler import STEPS, Scheduler
+from daemons.prefill.scheduler import EPOCH_AHEAD_S, PEERS_LIMIT, STEPS, Scheduler
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.generate import FinishReason, Sampling
 from daemons.protocol.handshake import (
@@ -19,6 +19,7 @@ from daemons.protocol.handshake import (
     Progress,
     RegistrationAnswer,
 )
+from daemons.protocol.ids import PeerId
 from daemons.protocol.metadata import RowState, unpack
 from daemons.protocol.status import Status
 from daemons.runtime.commands import Connect, Disconnect, Log, Probe, SendHeartbeat
@@ -268,6 +269,15 @@ def test_a_destination_of_a_room_that_is_over_gets_its_end() -> None:
     assert [p.status for p in said(core.handle(came(destination()), 4.0), Progress)] == [
         Status.SUCCESS
     ]
+
+
+def test_another_decode_is_not_told_that_a_room_which_is_done_succeeded() -> None:
+    core = in_flight()
+    core.handle(came(buffers(D_OTHER)), 2.0)
+    core.handle(WriteDone(key(), 1), 3.0)
+    core.handle(WriteDone(key(), 1), 3.0)
+    (refusal,) = said(core.handle(came(destination(sender=D_OTHER)), 4.0), Progress)
+    assert refusal.status is Status.FAILED
 
 
 def test_a_destination_that_nobody_claims_is_answered_and_remembered() -> None:
@@ -550,6 +560,37 @@ def test_a_newer_life_is_the_death_of_the_older() -> None:
     assert causes(commands) == [Cause.PEER_DIED]
     assert of(commands, Disconnect) == [Disconnect(D)]
     assert of(commands, LearnBuffers) == [LearnBuffers(D_NEXT, buffers(D_NEXT))]
+
+
+def test_a_refused_registration_is_nobodys_death() -> None:
+    core = in_flight()
+    other = buffers(D_NEXT, fingerprint=FINGERPRINT.__class__("m2", "fp32", 4, 1, 1, 8))
+    commands = core.handle(came(other), 3.0)
+    assert causes(commands) == []
+    assert D in core.peers.addresses
+
+
+def test_an_epoch_of_a_far_future_is_ignored_so_that_honest_ones_are_not_older() -> None:
+    core = prefill_core()
+    future = PeerId("d0", int(1000 * EPOCH_AHEAD_S) + 1)
+    assert core.handle(came(buffers(future)), 0.0) == []
+    assert core.counters["registrations_ignored"] == 1
+    assert of(core.handle(came(buffers(D)), 1.0), LearnBuffers) == [LearnBuffers(D, buffers(D))]
+
+
+def test_registrations_beyond_the_limit_of_peers_are_ignored() -> None:
+    core = prefill_core()
+    for epoch in range(PEERS_LIMIT):
+        core.handle(came(buffers(PeerId(f"d{epoch}", 1 + epoch))), 0.0)
+    assert core.handle(came(buffers(PeerId("e0", 1))), 0.0) == []
+    assert len(core.peers.addresses) == PEERS_LIMIT
+
+
+def test_a_refused_decode_that_falls_silent_is_forgotten() -> None:
+    core = prefill_core()
+    core.handle(came(buffers(D, fingerprint=FINGERPRINT.__class__("m2", "fp32", 4, 1, 1, 8))), 0.0)
+    assert of(core.handle(Tick(), 5.0), Disconnect) == [Disconnect(D)]
+    assert core.peers.addresses == {}
 
 
 def test_an_older_life_that_registers_late_is_let_be() -> None:
