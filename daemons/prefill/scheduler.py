@@ -52,6 +52,9 @@ from daemons.runtime.peers import Peers
 from daemons.runtime.recorder import Recorder
 from daemons.runtime.tombstones import Tombstones
 
+PEERS_LIMIT = 200  # each costs some five file descriptors, of which a process may have 1024
+EPOCH_AHEAD_S = 86400.0  # clocks differ; an epoch beyond that would bury all honest ones
+
 STEPS = {
     "": frozenset({"bootstrap"}),
     "bootstrap": frozenset({"waiting", ""}),
@@ -432,9 +435,12 @@ class Scheduler:
         peer = buffers.sender
         if self.peers.liveness.is_buried(peer):
             return
-        for older in self.peers.liveness.others_of(peer):
-            self._bury(older, f"{peer.instance} lives on with epoch {peer.epoch}")
+        if peer not in self.peers.addresses and not self._is_welcome(peer):
+            self.out.count("registrations_ignored")
+            return
         refused = self.decodes.refusal(buffers)
+        for older in [] if refused else self.peers.liveness.others_of(peer):
+            self._bury(older, f"{peer.instance} lives on with epoch {peer.epoch}")
         self.out.do(*self.peers.add(peer, buffers.reply_host, buffers.reply_port, self._now))
         if refused:
             self.out.count("registrations_refused")
@@ -444,6 +450,11 @@ class Scheduler:
             self.out.do(LearnBuffers(peer, buffers))
             self.out.log("peer.registered", peer=str(peer), pages=buffers.pages)
         self.out.do(Send(peer, RegistrationAnswer(self.me, peer.epoch, refused)))
+
+    def _is_welcome(self, peer: PeerId) -> bool:
+        """Say whether there is place for another peer, and its epoch can be a start of its."""
+        is_past = peer.epoch / 1000 <= self._now + EPOCH_AHEAD_S
+        return is_past and len(self.peers.addresses) < PEERS_LIMIT
 
     def _abort(self, abort: Abort) -> None:
         key = RoomKey(abort.room, abort.attempt)
@@ -488,6 +499,8 @@ class Scheduler:
         commands, silent = self.peers.tick(now)
         self.out.do(*commands)
         for peer in silent:
+            if peer not in self.decodes.known:  # refused, and we hold nothing for it
+                self._bury(peer, "it was refused and has fallen silent")
             self._fail_rooms_of(
                 peer, Cause.PEER_UNREACHABLE, f"no heartbeat for {timers.peer_timeout_s} s"
             )

@@ -46,10 +46,31 @@ class Mailbox:
         return [self.inbox, *self._monitors]
 
     def connect(self, peer: PeerId, host: str, port: int) -> zmq.Socket[bytes] | None:
-        """Open the way to a peer; returns the monitor to poll, None when it was open."""
+        """Open the way to a peer; returns the monitor to poll, None when it was open.
+
+        None too when there is no way: a peer's own words may be no address, and sockets may run
+        out. Then nothing is sent to it, and deadlines cover that.
+        """
         if peer in self._ways:
             return None
-        way = self._context.socket(zmq.PUSH)
+        try:
+            way = self._context.socket(zmq.PUSH)
+        except zmq.ZMQError:
+            self.dropped["no way to a peer"] += 1
+            return None
+        try:
+            monitor = self._opened(way, zmq_address(host, port))
+        except zmq.ZMQError:
+            way.disable_monitor()
+            way.close(linger=0)
+            self.dropped["no way to a peer"] += 1
+            return None
+        self._ways[peer] = way
+        self._monitors[monitor] = peer
+        return monitor
+
+    @staticmethod
+    def _opened(way: zmq.Socket[bytes], address: str) -> zmq.Socket[bytes]:
         way.setsockopt(zmq.IPV6, 1)
         way.setsockopt(zmq.LINGER, 0)
         way.setsockopt(zmq.SNDHWM, HIGH_WATER)
@@ -57,9 +78,11 @@ class Mailbox:
         way.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
         way.setsockopt(zmq.CONNECT_TIMEOUT, 2000)
         monitor = way.get_monitor_socket(zmq.Event.DISCONNECTED | zmq.Event.CONNECT_RETRIED)
-        way.connect(zmq_address(host, port))
-        self._ways[peer] = way
-        self._monitors[monitor] = peer
+        try:
+            way.connect(address)
+        except zmq.ZMQError:
+            monitor.close(linger=0)
+            raise
         return monitor
 
     def disconnect(self, peer: PeerId) -> zmq.Socket[bytes] | None:

@@ -103,3 +103,27 @@ def test_the_end_of_a_connection_is_told(context: zmq.Context[zmq.Socket[bytes]]
     assert decode.disconnect(P) is monitor
     assert decode.disconnect(P) is None
     decode.close()
+
+
+@pytest.mark.parametrize("host", ["a b", "*", "\0"])
+def test_a_peer_whose_address_is_none_gets_no_way_and_harms_nobody(
+    context: zmq.Context[zmq.Socket[bytes]], host: str
+) -> None:
+    prefill = Mailbox(context, P, "127.0.0.1")
+    assert prefill.connect(D, host, 9) is None
+    assert not prefill.send(D, heartbeat(P, D.epoch))
+    assert prefill.disconnect(D) is None
+    assert prefill.dropped == {"no way to a peer": 1}
+    prefill.close()
+
+
+def test_peers_beyond_the_sockets_that_there_are_get_no_way_and_harm_nobody(
+    context: zmq.Context[zmq.Socket[bytes]],
+) -> None:
+    context.set(zmq.MAX_SOCKETS, 20)
+    prefill = Mailbox(context, P, "127.0.0.1")
+    ways = [prefill.connect(PeerId("d0", epoch), "127.0.0.1", 9) for epoch in range(1, 21)]
+    assert ways[0] is not None
+    assert ways[-1] is None
+    assert prefill.dropped["no way to a peer"] == ways.count(None)
+    prefill.close()
