@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock
+from time import monotonic
 from typing import Any
 
 from daemons.cluster.errors import OperatorError
@@ -26,6 +27,7 @@ from daemons.transfer.mooncake_engine import Engine, end_all
 from daemons.transfer.mooncake_sender import Limits, Sender
 
 PEERS_LIMIT = 128  # engines kept for peers; the one unused longest goes first
+IDLE_S = 600.0  # where a new peer comes, unused engines end: a peer that died is not told of here
 DEVICES = Path("/sys/class/infiniband")
 
 
@@ -44,6 +46,7 @@ class Peer:
 
     lock: Lock = field(default_factory=Lock)
     sender: Sender | None = None
+    used_s: float = field(default_factory=monotonic)  # when the last write began
 
 
 class Mooncake:
@@ -122,9 +125,11 @@ class Mooncake:
 
     def _peer(self, session: str) -> Peer:
         with self._lock:
+            is_new = session not in self._peers
             known = self._peers.setdefault(session, Peer())
+            known.used_s = monotonic()
             self._peers.move_to_end(session)
-            spare = list(self._peers.items())[:-PEERS_LIMIT]
+            spare = self._spare() if is_new else []
         for name, old in spare:
             if old.lock.acquire(blocking=False):
                 try:
@@ -132,6 +137,13 @@ class Mooncake:
                 finally:
                     old.lock.release()
         return known
+
+    def _spare(self) -> list[tuple[str, Peer]]:
+        """Return the peers whose engines are not worth their threads and descriptors."""
+        peers = list(self._peers.items())
+        since_s = monotonic() - IDLE_S
+        idle = [(name, peer) for name, peer in peers[:-1] if peer.used_s < since_s]
+        return idle if len(peers) - len(idle) <= PEERS_LIMIT else peers[:-PEERS_LIMIT]
 
     def _forget(self, name: str, peer: Peer) -> None:
         with self._lock:

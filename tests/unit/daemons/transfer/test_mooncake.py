@@ -102,6 +102,22 @@ def test_engines_of_peers_unused_longest_are_ended(
     assert len(sockets.listening(PORTS) - before) == 2 * 2  # two ports each
 
 
+def test_engines_unused_for_long_are_ended_when_a_new_peer_comes(
+    start: Start, memory: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mooncake, "IDLE_S", -1.0)
+    sender, target = start(), np.zeros(64, dtype=np.uint8)
+    sender.register([region(memory)])
+    receivers = [start() for _ in range(3)]
+    for receiver in receivers:
+        receiver.register([region(target)])
+    before = sockets.listening(PORTS)
+    for receiver in receivers:
+        for _ in range(2):
+            sender.write(receiver.session, [Copy(memory.ctypes.data, target.ctypes.data, 64)])
+    assert len(sockets.listening(PORTS) - before) == 2  # the last one's two ports
+
+
 def test_a_peer_that_is_gone_leaves_no_engine_behind(start: Start, memory: np.ndarray) -> None:
     sender = start()
     sender.register([region(memory)])
