@@ -152,15 +152,15 @@ class Reactor:
             self._poller.register(waited_for, zmq.POLLIN)
         next_tick_s = 0.0
         while not self._stopping:
-            now = self._clock()
-            if now >= next_tick_s:
-                self._handle(core, shell, Tick())
-                next_tick_s = self._clock() + (BUSY_TICK_S if core.busy else IDLE_TICK_S)
             was_busy = core.busy
             if self._front_gone(core, shell, max(0.0, next_tick_s - self._clock())):
                 return 1
             if core.busy and not was_busy:
                 next_tick_s = min(next_tick_s, self._clock() + BUSY_TICK_S)
+            # After what came: a thawed process must hear its peers before it misses them.
+            if self._clock() >= next_tick_s:
+                self._handle(core, shell, Tick())
+                next_tick_s = self._clock() + (BUSY_TICK_S if core.busy else IDLE_TICK_S)
         self._handle(core, shell, Stopping())
         self._mailbox.flush(LAST_WORDS_S)
         self._link.close()

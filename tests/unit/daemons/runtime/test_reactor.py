@@ -215,3 +215,16 @@ def test_a_port_where_somebody_listens_does_not_refuse() -> None:
         port = listener.getsockname()[1]
         assert not refuses("127.0.0.1", port)
     assert refuses("127.0.0.1", port)
+
+
+def test_what_has_come_is_heard_before_time_is_looked_at(bench: Bench) -> None:
+    order: list[type] = []
+
+    class Noting(ScriptedCore):
+        def handle(self, event: object, now: float) -> list[object]:
+            order.append(type(event))
+            return []
+
+    bench.say(SUBMIT, Stop())
+    assert bench.loop.run(Noting(), PlainShell()) == 0
+    assert order.index(Submitted) < order.index(Tick)
