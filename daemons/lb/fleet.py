@@ -3,8 +3,9 @@
 - A pair may serve when both are ready and their fingerprints are equal (a worker without one was
   listed by hand: the workers' own handshake decides).
 - Rooms in flight are counted per life, so a replacement begins with none.
-- A worker that refused a connection is *struck*: out of the picking until the phone book has
-  heard from it again (a longer lease or a new epoch), or its health check succeeds.
+- A worker that refused a connection, or says that it is leaving, is *struck*: out of the picking
+  until the phone book has heard from it again (a longer lease or a new epoch), or its health
+  check succeeds.
 - The last view holds while the phone book is silent, for ``stale_s``: workers do not depend on
   it, and a dead one strikes itself out.
 - A restarted phone book knows nobody at first; workers that only its earlier life knew stay until
@@ -197,7 +198,7 @@ def _unlike(prefill: Worker, decode: Worker) -> str:
 
 def _told(worker: Worker) -> str:
     if worker.struck:
-        return f"{worker.name} refuses connections"
+        return f"{worker.name} refuses requests"
     return f"{worker.name} is {worker.condition}"
 
 

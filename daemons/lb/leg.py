@@ -27,6 +27,9 @@ DONE = b"[DONE]"
 EVENT_END = b"\n\n"
 INLINE_BYTES = 1 << 20  # aiohttp warns when a larger body is sent in one piece
 AFTER_DONE_S = 1.0  # from a stream's end mark to the end of its HTTP message
+LEAVING = frozenset(
+    {Cause.INSTANCE_STARTING, Cause.INSTANCE_DRAINING, Cause.INSTANCE_STOPPING}
+)  # causes by which a worker says of itself that it takes no requests
 PASSED_BACK = ("Content-Type", "Retry-After", "X-Request-ID")
 
 TakeEvents = Callable[[list[bytes]], Awaitable[None]]
@@ -67,6 +70,7 @@ class Leg:
     begun: bool = False  # an event came
     refused: bool = False  # no connection came about
     broken: bool = False  # a connection was lost
+    leaving: bool = False  # the worker says that it takes no requests
 
     async def run(self, take: TakeEvents) -> Answer:
         """Post; hand events on as they come, some complete ones at a time; return the answer.
@@ -101,7 +105,9 @@ class Leg:
         if response.status >= 300:
             body = await _up_to(response.content, ERROR_BYTES_LIMIT)
             said = Answer(response.status, body, headers)
-            raise LegFailed(_failure_in(said, self._stage), said)
+            failure = _failure_in(said, self._stage)
+            self.leaving = failure.cause in LEAVING and failure.peer == self.worker.name
+            raise LegFailed(failure, said)
         if response.content_type != "text/event-stream":
             return Answer(response.status, await response.read(), headers)
         await self._read_events(response.content, take)

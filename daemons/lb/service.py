@@ -142,7 +142,7 @@ class Service:
 
     def _heed(self, leg: Leg) -> None:
         """Strike a worker that refused us; look again at one whose connection was lost."""
-        if leg.refused:
+        if leg.refused or leg.leaving:
             self.fleet.strike(leg.worker)
         elif leg.broken:
             task = asyncio.create_task(self._look_again(leg.worker))

@@ -101,7 +101,7 @@ def test_a_struck_worker_is_out_until_its_lease_was_renewed() -> None:
     fleet = seen(info("p0"), info("d0", lease_left_s=8.0))
     fleet.strike(only_pair(fleet).decode)
     assert names(fleet) == []
-    assert fleet.why_no_pair(0.0) == "no decode is ready: d0 refuses connections"
+    assert fleet.why_no_pair(0.0) == "no decode is ready: d0 refuses requests"
     fleet.see([info("p0"), info("d0", lease_left_s=7.0)], 1.0)  # the same lease, a second later
     assert names(fleet) == []
     fleet.see([info("p0"), info("d0", lease_left_s=9.9)], 2.0)

@@ -224,6 +224,35 @@ async def test_a_worker_that_refuses_connections_is_out_until_the_fleet_hears_of
     await idle(lb)
 
 
+@pytest.mark.parametrize("cause", ["instance.draining", "instance.stopping"])
+async def test_a_worker_that_says_that_it_is_leaving_gets_no_more_requests(
+    balancer: MakeBalancer, fake: MakeWorker, p0: FakeWorker, d0: FakeWorker, cause: str
+) -> None:
+    d0.reply = explained(cause, 503, peer="d0", stage="intake")
+    d1 = await fake("d1", whole({"text": "other"}))
+    lb = await balancer(p0, d0, d1, policy="round_robin")
+    async with lb.post("/generate", {"text": "a"}) as response:
+        status, answer = await read(response)
+    assert (status, answer["error"]["cause"]) == (503, cause)
+    for _ in range(6):
+        async with lb.post("/generate", {"text": "a"}) as response:
+            assert await read(response) == (200, {"text": "other"})
+    assert len(d0.bodies) == 1
+    await idle(lb)
+
+
+async def test_a_worker_that_tells_of_anothers_leaving_stays(
+    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker
+) -> None:
+    d0.reply = explained("instance.stopping", 503, peer="p9")
+    lb = await balancer(p0, d0)
+    for _ in range(3):
+        async with lb.post("/generate", {"text": "a"}) as response:
+            assert (await read(response))[0] == 503
+    assert len(d0.bodies) == 3
+    await idle(lb)
+
+
 @pytest.mark.parametrize("killed", [False, True])
 async def test_after_a_lost_connection_a_worker_stays_if_it_still_listens(
     balancer: MakeBalancer,
