@@ -86,6 +86,7 @@ class Bench:
     wake: Wake
     loop: Reactor
     stdin: int  # the end that the front holds
+    link: RankLink
 
     def say(self, *messages: object) -> None:
         for message in messages:
@@ -108,7 +109,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     link = RankLink(context, f"ipc://{tmp_path}/link")
     loop = Reactor(ME, Mailbox(context, ME, "127.0.0.1"), link, wake, Clock(), logger())
     peer = Mailbox(context, PEER, "127.0.0.1")
-    yield Bench(front, peer, wake, loop, writer)
+    yield Bench(front, peer, wake, loop, writer, link)
     context.destroy(linger=0)
     os.close(reader)
 
@@ -226,5 +227,6 @@ def test_what_has_come_is_heard_before_time_is_looked_at(bench: Bench) -> None:
             return []
 
     bench.say(SUBMIT, Stop())
+    assert bench.link.socket.poll(5000)  # as in a process that was frozen while it came
     assert bench.loop.run(Noting(), PlainShell()) == 0
     assert order.index(Submitted) < order.index(Tick)
