@@ -26,6 +26,7 @@ from daemons.runtime.log import logger
 BODY_BYTES_LIMIT = 32 << 20
 RETRY_AFTER_S = 1  # told with every 503 that names no time of its own
 STOP_S = 5.0  # open requests may end for so long when a site closes
+UNREAD_S = 120.0  # a client that reads nothing, or is gone without a word, is cut after so long
 
 T = TypeVar("T")
 Answering = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -212,6 +213,8 @@ async def run_site(
     await runner.setup()
     try:
         listening = sock if sock is not None else _bound(host, port)
+        # connections inherit it; else what a client never reads keeps its connection for ever
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_S * 1000))
         await web.SockSite(runner, listening, backlog=1024).start()
     except OSError:
         await runner.cleanup()

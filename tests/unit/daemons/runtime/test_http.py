@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from daemons.protocol.causes import Cause, Failure
 from daemons.runtime.http import (
+    UNREAD_S,
     Refusal,
     Site,
     host_in_url,
@@ -63,6 +64,20 @@ async def test_a_body_that_is_not_in_its_encoding_is_400() -> None:
         error = (await response.json())["error"]
     assert error["cause"] == "request.invalid"
     assert "gzip" in error["message"]
+
+
+async def test_a_connection_whose_client_never_reads_does_not_live_for_ever() -> None:
+    async def limit_of(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        sock: socket.socket = request.transport.get_extra_info("socket")
+        return json_response(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+
+    async with (
+        serving(limit_of) as site,
+        aiohttp.ClientSession() as session,
+        session.post(f"{site.url}/x") as response,
+    ):
+        assert await response.json() == UNREAD_S * 1000
 
 
 def test_a_failure_becomes_an_error_that_names_room_stage_peer_and_cause() -> None:
