@@ -200,7 +200,7 @@ def passed_on(request: web.Request, total_s: float) -> dict[str, str]:
     return {
         "Content-Type": "application/json",
         "Accept-Encoding": "identity",
-        TIMEOUT_HEADER: f"{total_s:.3f}",
+        TIMEOUT_HEADER: f"{max(total_s, 0.001):.3f}",  # 0 would be no time
         **{name: request.headers[name] for name in PASSED_ON if name in request.headers},
     }
 

@@ -110,6 +110,17 @@ async def test_a_client_may_shorten_its_time_but_not_lengthen_it(
         assert d0.headers[0]["X-Request-Timeout"] == told
 
 
+async def test_the_shortest_time_is_passed_on_as_a_time(
+    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker
+) -> None:
+    lb = await balancer(p0, d0)
+    headers = {"X-Request-Timeout": "0.000001"}
+    async with lb.post("/generate", {"text": "a"}, headers=headers) as response:
+        await read(response)
+    assert d0.headers[0]["X-Request-Timeout"] == "0.001"
+    await idle(lb)
+
+
 @pytest.mark.parametrize("asked", ["soon", "0", "-1", "nan"])
 async def test_a_time_that_is_none_is_refused(
     balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker, asked: str
