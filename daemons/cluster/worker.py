@@ -22,4 +22,5 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     lease_s: Seconds = 10.0  # registration in the phone book, renewed at a third of it
     settle_s: Seconds = 2.0  # after a cut writer: its bytes in our sockets land before this
     tombstone_s: Seconds = 120.0  # how long an ended or never-claimed room is remembered
+    notice_s: Seconds = 1.5  # leaving: requests are still taken until pd-lb has heard of it
     drain_s: Seconds = 60.0  # SIGTERM: rooms may finish for so long

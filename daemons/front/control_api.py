@@ -60,7 +60,7 @@ class ControlApi:
 
     async def health(self, _: web.Request) -> web.Response:
         """Say whether new requests are welcome."""
-        self._desk.life.admit()
+        self._desk.life.welcome()
         silent_s = self._pulse.silent_s()
         if silent_s > self._pulse.patience_s:
             self._broken(f"the ranks have been silent for {silent_s:.0f} s")
@@ -68,7 +68,7 @@ class ControlApi:
 
     async def health_generate(self, _: web.Request) -> web.Response:
         """Say whether the ranks answer now; a worker alone cannot run a request."""
-        self._desk.life.admit()
+        self._desk.life.welcome()
         await self._ask(AskFor.STATUS)
         return json_response({"status": "ok"})
 
@@ -162,8 +162,12 @@ class ControlApi:
         if life.stopping or life.state is State.STARTING:
             raise Refusal(409, f"{life.instance} is {life.state.value}: {life.reason}")
         if body.on != (life.state is State.DRAINING):
-            life.enter(State.DRAINING if body.on else State.READY, "an operator drains it")
-            self._desk.ranks.tell(Drain(on=body.on))
+            if body.on:
+                life.drain("an operator drains it", self._desk.config.timers.notice_s)
+                await life.notice_over()
+            else:
+                life.enter(State.READY, "")
+            self._desk.ranks.tell(Drain(on=life.state is State.DRAINING))
         return json_response({"state": life.state.value})
 
     async def _fresh(self) -> object:

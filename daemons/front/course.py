@@ -13,7 +13,7 @@ from daemons.front.ranks import Death, Ranks, Silent
 from daemons.front.registration import disagreement, registrations
 from daemons.protocol.causes import Cause
 from daemons.protocol.generate import Drain
-from daemons.protocol.topology import State
+from daemons.protocol.topology import Role, State
 from daemons.runtime import systemd
 from daemons.runtime.http import Site
 from daemons.runtime.log import logger
@@ -113,15 +113,29 @@ class Course:
     async def _drain(self, stop: Stop) -> None:
         """Let rooms end: until none is left, the deadline, a second signal or a death."""
         desk = self._desk
-        desk.life.stop("it was told to stop")
+        timers = desk.config.timers
+        desk.life.stop("it was told to stop", timers.notice_s)
         systemd.notify("STOPPING=1")
-        self._ranks.tell(Drain(on=True))
-        limit_s = desk.config.timers.drain_s
-        logger().info("drain.begun", limit_s=limit_s, open_rooms=len(desk.rooms))
+        logger().info("drain.begun", limit_s=timers.drain_s, open_rooms=len(desk.rooms))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limit_s):
-                await _first(self._ranks.death, stop.now.wait(), self._idle())
+            async with asyncio.timeout(timers.drain_s):
+                await _first(self._ranks.death, stop.now.wait(), self._drained())
         logger().info("drain.ended", open_rooms=len(desk.rooms), at_once=stop.now.is_set())
+
+    async def _drained(self) -> None:
+        """Wait until others know that we leave, then until our rooms have ended."""
+        await _first(self._nobody_routes(), self._desk.life.notice_over())
+        self._desk.life.notice_ends_s = 0.0
+        self._ranks.tell(Drain(on=True))
+        await self._idle()
+
+    async def _nobody_routes(self) -> None:
+        """Return if no balancer is in the phone book; wait for ever where one may send rooms."""
+        with contextlib.suppress(PhoneBookError):
+            listed = await self._desk.book.instances()
+            if not any(one.role is Role.LB and one.state is State.READY for one in listed):
+                return
+        await asyncio.Event().wait()
 
     async def _idle(self) -> None:
         """Wait until neither we nor the ranks have a room."""

@@ -98,7 +98,8 @@ async def test_an_instance_registers_serves_drains_and_leaves(tmp_path: Path) ->
 
 
 async def test_a_drain_waits_for_open_rooms_and_refuses_new_ones(tmp_path: Path) -> None:
-    async with running(tmp_path, "--tokens", "hold") as one:
+    timers = Timers(notice_s=0.001)
+    async with running(tmp_path, "--tokens", "hold", timers=timers) as one:
         url = await one.ready()
         asked = asyncio.create_task(one.http.post(f"{url}/generate", json=body(rid="me")))
         await _open_rooms(one.http, url, 1)

@@ -48,3 +48,24 @@ async def test_each_change_wakes_the_registration() -> None:
     assert not life.changed.is_set()
     life.enter(State.READY, "")
     assert life.changed.is_set()
+
+
+async def test_requests_on_their_way_are_taken_until_the_notice_is_over() -> None:
+    life = Life("d0")
+    life.enter(State.READY, "")
+    life.drain("an operator drains it", notice_s=0.02)
+    assert life.state is State.DRAINING  # what others are told
+    life.admit()
+    with pytest.raises(Refusal):
+        life.welcome()
+    await life.notice_over()
+    assert "drains" in str(refused(life))
+
+
+async def test_a_drain_that_is_taken_back_ends_the_notice() -> None:
+    life = Life("d0")
+    life.drain("an operator drains it", notice_s=0.02)
+    life.enter(State.READY, "")
+    await life.notice_over()
+    life.admit()
+    life.welcome()
