@@ -49,6 +49,9 @@ def load(path: Path) -> ClusterFile:
     except (yaml.YAMLError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise OperatorError(f"{path}: {error}", "configs/one-host.yaml is an example") from error
     _check_names(path, cluster)
+    if cluster.key_file:
+        at = path.resolve().parent / Path(cluster.key_file).expanduser()
+        cluster = msgspec.structs.replace(cluster, key_file=str(at))
     return ClusterFile(path.resolve(), cluster, hashlib.sha256(raw).hexdigest()[:12])
 
 

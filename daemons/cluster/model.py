@@ -29,6 +29,9 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]  # in logs and folder names
     model: str = DEFAULT_MODEL  # the embedded model's name, or a Hugging Face directory
+    chaos: bool = False  # faults may be put in on purpose: for tests and staging, never for users
+    key_file: str = ""  # secret of the cluster; relative to this file; "": no key
+    guard_metrics: bool = False  # with a key: /metrics of every daemon wants its token too
     hosts: dict[str, Host] = msgspec.field(default_factory=lambda: {DEFAULT_HOST: Host()})
     bootstrap: Settings = {}
     lb: Settings = {}

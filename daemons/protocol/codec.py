@@ -1,4 +1,4 @@
-"""Bytes on the message plane: two magic bytes, the protocol version, then one msgpack map.
+"""Bytes of a message: two magic bytes, the protocol version, then one msgpack map.
 
 Unknown tags, unknown fields, wrong types and values out of range are refused before anything
 else looks at them.
@@ -17,13 +17,13 @@ from daemons.protocol.topology import PROTOCOL_VERSION
 T = TypeVar("T")
 
 MAGIC = b"PD"
-MESSAGE_BYTES_LIMIT = 64 << 20
+MESSAGE_BYTES_LIMIT = 8 << 20  # the largest are 65536 regions, or a million pages of one room
 
 _encoder = msgspec.msgpack.Encoder()
 _message = msgspec.msgpack.Decoder(Message)
 _to_rank = msgspec.msgpack.Decoder(ToRank)
 _to_front = msgspec.msgpack.Decoder(ToFront)
-_HEAD = MAGIC + bytes([PROTOCOL_VERSION])
+HEAD = MAGIC + bytes([PROTOCOL_VERSION])
 
 
 class BadMessage(Exception):
@@ -32,7 +32,7 @@ class BadMessage(Exception):
 
 def encode(message: Message) -> bytes:
     """Return the bytes of a message for the plane between ranks."""
-    return _HEAD + _encoder.encode(message)
+    return HEAD + _encoder.encode(message)
 
 
 def decode(raw: bytes) -> Message:
@@ -43,12 +43,17 @@ def decode(raw: bytes) -> Message:
     """
     if len(raw) > MESSAGE_BYTES_LIMIT:
         raise BadMessage(f"{len(raw)} bytes, the limit is {MESSAGE_BYTES_LIMIT}")
+    check_head(raw)
+    return _decoded(_message, memoryview(raw)[3:])
+
+
+def check_head(raw: bytes) -> None:
+    """Raise BadMessage unless ``raw`` begins as messages of this version do."""
     if raw[:2] != MAGIC:
         raise BadMessage("no magic: not a message of this protocol")
-    if raw[2:3] != _HEAD[2:3]:
+    if raw[2:3] != HEAD[2:3]:
         theirs = raw[2] if len(raw) > 2 else None
         raise BadMessage(f"protocol version: ours {PROTOCOL_VERSION}, theirs {theirs}")
-    return _decoded(_message, memoryview(raw)[3:])
 
 
 def encode_link(message: ToRank | ToFront) -> bytes:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import zmq
 
+from daemons.cluster.key import load_key
 from daemons.cluster.load import address_of
 from daemons.cluster.models import model_directory
 from daemons.engine.config import EngineConfig
@@ -13,11 +15,13 @@ from daemons.engine.engine import Engine
 from daemons.protocol.generate import RankReady
 from daemons.protocol.ids import PeerId
 from daemons.protocol.topology import Role
+from daemons.rank.chaos import Hooks
+from daemons.rank.forward_lane import Steps
 from daemons.runtime.log import Logger, configure, logger
 from daemons.runtime.mailbox import Mailbox
 from daemons.runtime.program import version
 from daemons.runtime.rank_link import RankLink
-from daemons.runtime.reactor import Clock, Reactor, Wake
+from daemons.runtime.reactor import Clock, Core, Reactor, Shell, Wake
 from daemons.runtime.row_memory import RowMemory
 from daemons.runtime.worker import Flags
 from daemons.transfer.backend import Region, TransferBackend
@@ -41,11 +45,22 @@ class Equipment:
     mailbox: Mailbox
     link: RankLink
     engine: Engine
+    steps: Steps  # the engine, as the forward lane is to see it
     backend: TransferBackend
     rows: RowMemory
     reactor: Reactor
     config_hash: str
     context: zmq.Context[zmq.Socket[bytes]]
+    hooks: Hooks | None  # where the cluster file allows faults
+
+    def run(self, core: Core, shell: Shell) -> int:
+        """Serve until the front says stop; returns the exit code."""
+        if self.hooks is not None:
+            core, shell = self.hooks.around(core, shell, self.mailbox)
+        self.announce()
+        code = self.reactor.run(core, shell)
+        self.close()
+        return code
 
     def close(self) -> None:
         """End: nothing is written any more, and the last messages get their time to leave."""
@@ -96,20 +111,26 @@ def equip(flags: Flags, role: Role, wants: Wants) -> Equipment:
     """
     assert flags.link is not None
     me, cluster = flags.me, flags.file.cluster
+    key = load_key(cluster)
     configure(me.instance, role.value)
     log = logger(rank=me.rank, epoch=me.epoch)
     host = wants.advertise or address_of(cluster, wants.host)
     engine = Engine.load(wants.engine, model_directory(cluster.model))
     engine.warm_up()
     rows = RowMemory(wants.rows)
-    backend = create(wants.transfer, host)
+    backend, steps, hooks = create(wants.transfer, host), cast(Steps, engine), None
+    if cluster.chaos:
+        log.warning("chaos.allowed", hint="never in a cluster that users are served by")
+        hooks = Hooks(engine, backend, role)
+        backend, steps = hooks.backend, hooks.steps
     backend.register([Region(*engine.kv_memory()), Region(rows.address, rows.bytes)])
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     clock, wake = Clock(), Wake()
-    mailbox = Mailbox(context, me, wants.bind or address_of(cluster, wants.host))
+    bind = wants.bind or address_of(cluster, wants.host)
+    mailbox = Mailbox(context, me, bind, secret=key.plane if key else None)
     link = RankLink(context, flags.link)
     reactor = Reactor(me, mailbox, link, wake, clock, log)
     return Equipment(
-        me, role, host, log, clock, wake, mailbox, link, engine, backend, rows, reactor,
-        flags.file.hash, context,
+        me, role, host, log, clock, wake, mailbox, link, engine, steps, backend, rows, reactor,
+        flags.file.hash, context, hooks,
     )  # fmt: skip

@@ -1,7 +1,8 @@
 """The message plane of one rank: a bound inbox, and one way out per peer.
 
 Nothing here blocks: what cannot be taken at once is lost, and deadlines cover that. Bytes that
-are no message, and messages for another life of ours, are counted and dropped.
+are no message, messages that are not sealed as ours are, and messages for another life of ours
+are counted and dropped.
 """
 
 from __future__ import annotations
@@ -15,10 +16,21 @@ from zmq.utils.monitor import recv_monitor_message
 from daemons.protocol.codec import MESSAGE_BYTES_LIMIT, BadMessage, decode, encode
 from daemons.protocol.handshake import Message
 from daemons.protocol.ids import PeerId
+from daemons.protocol.seal import Opener, Refused, Sealer, Why
+from daemons.runtime.complaints import Complaints
 from daemons.runtime.events import ConnectionLost, MessageCame
 
 HIGH_WATER = 1000  # messages per peer that wait for a slow or absent reader
 DRAIN_LIMIT = 200  # messages taken in one go, so that timers are not starved
+FRAME_BYTES = 64  # at most, around a message
+HINTS = {
+    Why.UNSEALED: "the sender has no key: give its host the key that this one has",
+    Why.NO_KEY: "this daemon has no key and the sender has one: set key_file here too",
+    Why.BAD_SEAL: "the sender's key is not ours, or it meant somebody else: compare the hashes "
+    "that pdctl config view shows on both hosts",
+    Why.REPLAYED: "somebody repeats messages that were here before: who reaches this port?",
+    Why.CROWDED: "more ranks than one rank hears: start this daemon anew",
+}
 
 
 def zmq_address(host: str, port: int | str) -> str:
@@ -29,16 +41,25 @@ def zmq_address(host: str, port: int | str) -> str:
 class Mailbox:
     """ZMQ sockets of one rank; used by the reactor's thread only."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], me: PeerId, bind: str) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        me: PeerId,
+        bind: str,
+        *,
+        secret: bytes | None = None,
+    ) -> None:
         self._context = context
         self._me = me
+        self._sealer, self._opener = Sealer(secret), Opener(me, secret)
+        self._complaints = Complaints()
         self._ways: dict[PeerId, zmq.Socket[bytes]] = {}
         self._monitors: dict[zmq.Socket[bytes], PeerId] = {}
         self.dropped: Counter[str] = Counter()
         self.inbox = context.socket(zmq.PULL)
         self.inbox.setsockopt(zmq.IPV6, 1)
         self.inbox.setsockopt(zmq.LINGER, 0)
-        self.inbox.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES_LIMIT)
+        self.inbox.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES_LIMIT + FRAME_BYTES)
         self.port = self._bind(bind)
 
     def sockets(self) -> list[zmq.Socket[bytes]]:
@@ -99,11 +120,19 @@ class Mailbox:
 
     def send(self, peer: PeerId, message: Message) -> bool:
         """Send without waiting; says whether the message was taken."""
+        return peer in self._ways and self.send_bytes(peer, self.frame(peer, message))
+
+    def frame(self, peer: PeerId, message: Message) -> bytes:
+        """Return the bytes by which a message goes to a peer."""
+        return self._sealer.close(encode(message), peer)
+
+    def send_bytes(self, peer: PeerId, raw: bytes) -> bool:
+        """Send a frame without waiting; says whether it was taken."""
         way = self._ways.get(peer)
         if way is None:
             return False
         try:
-            way.send(encode(message), zmq.NOBLOCK)
+            way.send(raw, zmq.NOBLOCK)
         except zmq.Again:
             self.dropped["peer does not read"] += 1
             return False
@@ -116,15 +145,29 @@ class Mailbox:
                 raw = self.inbox.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            try:
-                message = decode(raw)
-            except BadMessage:
-                self.dropped["no message"] += 1
+            message = self._opened_message(raw)
+            if message is None:
                 continue
             if message.to_epoch != self._me.epoch:
                 self.dropped["for another life"] += 1
                 continue
             yield MessageCame(message)
+
+    def _opened_message(self, raw: bytes) -> Message | None:
+        """Return the message in a frame; None where it is refused, which is counted and told."""
+        try:
+            encoded, counter = self._opener.open(raw)
+            message = decode(encoded)
+            self._opener.admit(message.sender, counter)
+        except BadMessage:
+            self.dropped["no message"] += 1
+        except Refused as refused:
+            why = refused.why
+            self.dropped[why.value] += 1
+            self._complaints.say("message.refused", why.value, lambda: {"hint": HINTS[why]})
+        else:
+            return message
+        return None
 
     def lost(self, monitor: zmq.Socket[bytes]) -> Iterator[ConnectionLost]:
         """Yield a connection's end if that is what a monitor says."""

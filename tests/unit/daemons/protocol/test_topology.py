@@ -31,7 +31,7 @@ def test_equal_fingerprints_may_pair() -> None:
         ("kv_heads", 9),
         ("head_dim", 128),
         ("layout", "page-layer-head"),
-        ("protocol", 2),
+        ("protocol", 1),
     ],
 )
 def test_each_difference_is_told_with_both_values(field: str, theirs: object) -> None:

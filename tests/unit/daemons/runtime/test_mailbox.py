@@ -4,10 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 import zmq
+from structlog.testing import capture_logs
 
 from daemons.protocol.codec import encode
 from daemons.protocol.handshake import Heartbeat
 from daemons.protocol.ids import PeerId
+from daemons.protocol.seal import Sealer
 from daemons.runtime.events import ConnectionLost, MessageCame
 from daemons.runtime.mailbox import HIGH_WATER, Mailbox, zmq_address
 
@@ -64,8 +66,9 @@ def test_bytes_that_are_no_message_are_dropped_and_counted(
     stranger = context.socket(zmq.PUSH)
     stranger.connect(zmq_address("127.0.0.1", prefill.port))
     stranger.send(b"GET / HTTP/1.1")
-    stranger.send(encode(heartbeat(D, P.epoch))[:-1])
-    stranger.send(encode(heartbeat(D, P.epoch)))
+    frame = Sealer(None).close(encode(heartbeat(D, P.epoch)), P)
+    stranger.send(frame[:-1])
+    stranger.send(frame)
     seen: list[MessageCame] = []
     while not seen:
         seen += received(prefill)
@@ -127,3 +130,74 @@ def test_peers_beyond_the_sockets_that_there_are_get_no_way_and_harm_nobody(
     assert ways[-1] is None
     assert prefill.dropped["no way to a peer"] == ways.count(None)
     prefill.close()
+
+
+KEY, OTHER = b"k" * 32, b"o" * 32
+
+
+def heard(
+    context: zmq.Context[zmq.Socket[bytes]], ours: bytes | None, frames: list[bytes]
+) -> tuple[list[MessageCame], dict[str, int], list[dict[str, object]]]:
+    """Return what a prefill takes of ``frames``, what it counts, and its warnings."""
+    with capture_logs() as warnings:
+        prefill = Mailbox(context, P, "127.0.0.1", secret=ours)
+        stranger = context.socket(zmq.PUSH)
+        stranger.connect(zmq_address("127.0.0.1", prefill.port))
+        for frame in frames:
+            stranger.send(frame)
+        taken: list[MessageCame] = []
+        while len(taken) + sum(prefill.dropped.values()) < len(frames):
+            taken += received(prefill)
+    stranger.close(linger=0)
+    prefill.close()
+    return taken, dict(prefill.dropped), [dict(line) for line in warnings]
+
+
+def frame(secret: bytes | None, *, counter: int = 1, receiver: PeerId = P) -> bytes:
+    return Sealer(secret, counter - 1).close(encode(heartbeat(D, P.epoch)), receiver)
+
+
+def test_with_the_same_key_messages_travel(context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    prefill = Mailbox(context, P, "127.0.0.1", secret=KEY)
+    decode = Mailbox(context, D, "127.0.0.1", secret=KEY)
+    decode.connect(P, "127.0.0.1", prefill.port)
+    for _ in range(3):
+        assert decode.send(P, heartbeat(D, P.epoch))
+        assert received(prefill) == [MessageCame(heartbeat(D, P.epoch))]
+    assert prefill.dropped == {}
+    prefill.close()
+    decode.close()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "why"),
+    [
+        (KEY, None, "unsealed"),
+        (None, KEY, "sealed, no key here"),
+        (KEY, OTHER, "bad seal"),
+    ],
+)
+def test_a_side_with_another_key_or_none_is_refused_counted_and_told_once(
+    context: zmq.Context[zmq.Socket[bytes]], ours: bytes | None, theirs: bytes | None, why: str
+) -> None:
+    frames = [frame(theirs, counter=n) for n in range(1, 6)]
+    taken, dropped, warnings = heard(context, ours, frames)
+    assert taken == []
+    assert dropped == {why: 5}
+    assert [(line["event"], line["reason"]) for line in warnings] == [("message.refused", why)]
+    assert warnings[0]["hint"]
+
+
+def test_a_message_that_was_here_before_is_refused(
+    context: zmq.Context[zmq.Socket[bytes]],
+) -> None:
+    taken, dropped, _ = heard(context, KEY, [frame(KEY)] * 3)
+    assert taken == [MessageCame(heartbeat(D, P.epoch))]
+    assert dropped == {"replayed": 2}
+
+
+def test_a_message_that_was_sealed_for_another_rank_is_refused(
+    context: zmq.Context[zmq.Socket[bytes]],
+) -> None:
+    taken, dropped, _ = heard(context, KEY, [frame(KEY, receiver=PeerId("p1", P.epoch))])
+    assert (taken, dropped) == ([], {"bad seal": 1})
