@@ -32,6 +32,7 @@ class DrainBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body of ``POST /drain``."""
 
     on: bool
+    force: bool = False  # end the rooms that are left, each with its reason
 
 
 class ControlApi:
@@ -168,6 +169,9 @@ class ControlApi:
             else:
                 life.enter(State.READY, "")
             self._desk.ranks.tell(Drain(on=life.state is State.DRAINING))
+        if body.on and body.force:
+            why = "an operator drains it and does not wait"
+            self._desk.rooms.fail_all(Cause.INSTANCE_DRAINING, life.instance, why)
         return json_response({"state": life.state.value})
 
     async def _fresh(self) -> object:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pdctl.places import Place
 
 LOOK_S = 0.5
+SWITCH_S = 30.0  # the answer comes when others have had time to hear of it
+END_S = 15.0  # rooms that are ended still wait for a step or a write that is under way
 
 
 def drain(
@@ -23,6 +25,9 @@ def drain(
     deadline: Annotated[
         float, typer.Option(help="Seconds to wait for its rooms to finish.", min=0)
     ] = 60.0,
+    force: Annotated[
+        bool, typer.Option("--force", help="After the deadline end the rooms that are left.")
+    ] = False,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return at once, do not wait for its rooms.")
     ] = False,
@@ -35,7 +40,8 @@ def drain(
     found = target.find(config)
     place = _worker(found.cluster, name)
     rooms = rooms_left(place)
-    words = f"{name} takes no more rooms; {rooms} open ones finish"
+    fate = f"are ended after {deadline:.0f} s" if force else "finish"
+    words = f"{name} takes no more rooms; {rooms} open ones {fate}"
     if dry_run:
         say(f"{words}{_last_of_its_role(found.cluster, place)}")
         return Exit.OK
@@ -44,7 +50,10 @@ def drain(
     if detach:
         say(f"{name} is draining; pdctl status shows it")
         return Exit.OK
-    _wait(place, deadline)
+    if force:
+        _wait_or_end(place, deadline)
+    else:
+        _wait(place, deadline)
     say(f"{name} is drained; pdctl undrain {name} puts it back")
     return Exit.OK
 
@@ -59,12 +68,13 @@ def undrain(name: options.Instance, config: options.Config = None) -> int:
     return Exit.OK
 
 
-def switch(place: Place, *, on: bool) -> None:
-    """Tell a worker to drain, or to stop draining."""
+def switch(place: Place, *, on: bool, force: bool = False) -> None:
+    """Tell a worker to drain, or to stop draining; ``force`` ends the rooms that are left."""
     from pdctl.client import Refused, Unreachable, post_json
 
+    body = {"on": on, "force": True} if force else {"on": on}
     try:
-        post_json(f"{place.url}/drain", {"on": on})
+        post_json(f"{place.url}/drain", body, timeout_s=SWITCH_S)
     except Unreachable as trouble:
         raise _unreachable(place, trouble) from trouble
     except Refused as refused:
@@ -99,6 +109,17 @@ def _wait(place: Place, deadline_s: float) -> None:
                 code=Exit.TIMEOUT,
             )
         time.sleep(LOOK_S)
+
+
+def _wait_or_end(place: Place, deadline_s: float) -> None:
+    try:
+        _wait(place, deadline_s)
+    except CommandError as late:
+        if late.code is not Exit.TIMEOUT:
+            raise
+        say(f"  the deadline is over; {rooms_left(place)} rooms are ended")
+        switch(place, on=True, force=True)
+        _wait(place, END_S)
 
 
 def _worker(cluster: object, name: str) -> Place:

@@ -11,7 +11,8 @@ import pytest
 
 from daemons.front.control_api import rooms_meant
 from daemons.front.ranks import Silent
-from daemons.protocol.generate import Drain, Submit
+from daemons.protocol.causes import Cause
+from daemons.protocol.generate import Cancel, Drain, Submit
 from daemons.protocol.ids import room_hex
 from daemons.protocol.topology import State
 from daemons.runtime.http import Refusal
@@ -176,6 +177,18 @@ async def test_a_drained_instance_tells_its_ranks_and_may_be_taken_back(bench: B
     assert (await drain({}))[0] == 400
     bench.desk.life.stop("it was told to stop")
     assert (await drain({"on": False}))[0] == 409
+
+
+async def test_a_forced_drain_ends_the_open_rooms_with_the_reason(bench: Bench) -> None:
+    asked = asyncio.create_task(bench.http.post("/generate", json=bench.body(text="hi")))
+    submit = await bench.rank.hear(Submit)
+    async with bench.http.post("/drain", json={"on": True, "force": True}) as answer:
+        assert answer.status == 200
+    async with await asked as answer:
+        assert answer.status == 503
+        assert (await answer.json())["error"]["cause"] == "instance.draining"
+    cancel = await bench.rank.hear(Cancel)
+    assert (cancel.room, cancel.failure.cause) == (submit.room, Cause.INSTANCE_DRAINING)
 
 
 async def test_an_abort_needs_a_name_and_minds_no_unknown_one(bench: Bench) -> None:

@@ -50,6 +50,15 @@ def test_a_deadline_that_passes_is_exit_6_and_it_stays_draining(fleet: Fleet, pd
     assert fleet.d0.posted == [("/drain", {"on": True})]
 
 
+def test_force_ends_the_rooms_that_are_left_after_the_deadline(
+    empties: Fleet, pdctl: Pdctl
+) -> None:
+    said = pdctl("drain", "d0", "-c", empties.config, "--yes", "--deadline", "0", "--force")
+    assert said.code == Exit.OK
+    assert empties.d0.posted == [("/drain", {"on": True}), ("/drain", {"on": True, "force": True})]
+    assert "rooms are ended" in said.err
+
+
 def test_undrain_puts_it_back(empties: Fleet, pdctl: Pdctl) -> None:
     assert pdctl("undrain", "d0", "-c", empties.config).code == Exit.OK
     assert empties.d0.posted == [("/drain", {"on": False})]
