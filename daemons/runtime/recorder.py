@@ -139,14 +139,12 @@ class Recorder:
         return [self._row(tale, now_s) for tale in (*self._open.values(), *reversed(last))]
 
     def _row(self, tale: Tale, now_s: float) -> RoomRow:
-        begun = tale.lines[0].at_s
-        end = now_s if tale.open else tale.lines[-1].at_s
         stage = tale.stage if tale.open else ("failed" if tale.failure else "done")
         return RoomRow(
             tale.key.room,
             tale.key.attempt,
             stage,
-            end - begun,
+            now_s - tale.lines[0].at_s,
             tale.peer,
             tale.prompt_tokens,
             tale.output_tokens,

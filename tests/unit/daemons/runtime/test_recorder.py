@@ -109,7 +109,7 @@ def test_the_stories_of_all_attempts_come_oldest_first() -> None:
     assert stories[0].failure == FAILURE
 
 
-def test_rows_show_open_rooms_with_their_age_then_the_last_ended() -> None:
+def test_rows_show_open_rooms_then_the_last_ended_and_how_long_ago_each_came() -> None:
     ours = recorder()
     told(ours, A, FAILURE)
     told(ours, B)
@@ -117,8 +117,8 @@ def test_rows_show_open_rooms_with_their_age_then_the_last_ended() -> None:
     rows = ours.rows(6.0)
     assert [(row.room, row.stage, row.age_s) for row in rows] == [
         (3, "waiting", 2.0),
-        (2, "done", 1.0),
-        (1, "failed", 1.0),
+        (2, "done", 6.0),
+        (1, "failed", 6.0),
     ]
     assert rows[0].prompt_tokens == 12
     assert rows[2].failure == FAILURE
