@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from pdctl.commands import config, trace
+from pdctl.commands.chaos import chaos
 from pdctl.commands.chat import chat
 from pdctl.commands.doctor import doctor
 from pdctl.commands.down import down
@@ -44,4 +45,5 @@ app.command()(undrain)
 app.command()(logs)
 app.command()(chat)
 app.command()(doctor)
+app.command()(chaos)
 app.add_typer(config.app, name="config")

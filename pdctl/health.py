@@ -112,6 +112,8 @@ def _warnings(survey: Survey) -> Iterator[str]:
 
 def _pools(survey: Survey) -> Iterator[str]:
     for name, status in survey.statuses.items():
+        if status.chaos:
+            yield f"{name} has faults put in on purpose: {', '.join(status.chaos)}"
         if status.pages_total and kv_share(status.pages, status.pages_total) > KV_FULL:
             yield f"{name} has almost no KV page free"
         if status.pages.get("quarantined"):

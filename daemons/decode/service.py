@@ -8,7 +8,7 @@ from daemons.decode.config import DecodeConfig
 from daemons.decode.events import RowRead
 from daemons.decode.scheduler import Scheduler
 from daemons.engine.step import Begin, End, Run
-from daemons.protocol.generate import Ask
+from daemons.protocol.generate import Ask, Chaos
 from daemons.protocol.handshake import RegisterBuffers
 from daemons.protocol.metadata import ROW_BYTES, unpack
 from daemons.protocol.topology import Role
@@ -25,7 +25,7 @@ class Shell:
     def __init__(self, equipment: Equipment, core: Scheduler) -> None:
         self._rows = equipment.rows
         self._report = Report(equipment, core)
-        self._forward = ForwardLane(equipment.engine, equipment.wake)
+        self._forward = ForwardLane(equipment.steps, equipment.wake)
 
     def execute(self, command: object) -> object | None:
         """Carry out a command; a look at a row is answered at once."""
@@ -45,7 +45,7 @@ class Shell:
     def observe(self, event: object) -> None:
         """See each event before the core does; nothing is kept here."""
 
-    def answer(self, ask: Ask, now: float) -> dict[str, object]:
+    def answer(self, ask: Ask | Chaos, now: float) -> dict[str, object]:
         """Return the body of a snapshot."""
         return self._report.answer(ask, now)
 
@@ -78,7 +78,4 @@ def run_rank(flags: Flags) -> int:
     buffers = buffers_of(equipment, config)
     core = Scheduler(flags.me, config, buffers, equipment.engine.pages)
     shell = Shell(equipment, core)
-    equipment.announce()
-    code = equipment.reactor.run(core, shell)
-    equipment.close()
-    return code
+    return equipment.run(core, shell)

@@ -30,5 +30,6 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_body_bytes: Annotated[int, msgspec.Meta(ge=1024)] = 32 << 20  # of one HTTP request
     max_prompt_items: Annotated[int, msgspec.Meta(ge=1)] = 256  # prompts of one request
     epoch: Epoch = msgspec.field(default_factory=new_epoch)  # of this life; ranks must share it
+    chaos: bool = False  # faults may be put in on purpose
     config_hash: str = ""  # of the cluster file, to compare hosts by
     version: str = ""  # of the software

@@ -19,6 +19,7 @@ from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.codec import BadMessage, decode_to_front, encode_link
 from daemons.protocol.generate import Submit, ToFront, ToRank
 from daemons.runtime.http import Refusal
+from daemons.runtime.log import logger
 
 OUTBOX_LIMIT = 4096  # messages; a rank that reads never lets so many wait
 FLUSH_S = 1.0  # the last messages (Stop) may take so long
@@ -91,4 +92,10 @@ class Link:
                 if not self.broken.done():
                     self.broken.set_result(f"it sent what is no message: {error}")
                 return
-            self._heard(message)
+            try:
+                self._heard(message)
+            except Exception as error:  # noqa: BLE001 - nobody would hear the rank any more
+                logger().exception("link.broke")
+                if not self.broken.done():
+                    self.broken.set_result(f"its words were not understood: {error!r}")
+                return

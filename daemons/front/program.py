@@ -70,6 +70,7 @@ def front_config(flags: Flags, role: Role, face: Face) -> FrontConfig:
         advertise=face.advertise or address,
         timers=face.timers,
         epoch=epoch,
+        chaos=cluster.chaos,
         config_hash=flags.file.hash,
         version=version(),
     )

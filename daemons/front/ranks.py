@@ -24,9 +24,12 @@ import zmq.asyncio
 
 from daemons.cluster.errors import OperatorError
 from daemons.front.link import Link
+from daemons.protocol.chaos import FaultOrder
 from daemons.protocol.generate import (
     Ask,
     AskFor,
+    Chaos,
+    LastWords,
     LookUp,
     Outputs,
     RankReady,
@@ -137,6 +140,21 @@ class Ranks:
         Raises:
             Silent: not all of them answered within ``within_s``.
         """
+        return await self._answered(lambda question: Ask(question, what, room), within_s)
+
+    async def chaos(
+        self, order: FaultOrder | None = None, *, clear: bool = False
+    ) -> list[dict[str, object]]:
+        """Arm a fault in every rank, or clear all; return what each says is armed.
+
+        Raises:
+            Silent: not all of them answered in time.
+        """
+        return await self._answered(lambda question: Chaos(question, order, clear), ASK_S)
+
+    async def _answered(
+        self, asking: Callable[[int], ToRank], within_s: float
+    ) -> list[dict[str, object]]:
         question = next(self._questions)
         loop = asyncio.get_running_loop()
         keys = [(rank, question) for rank in range(len(self._links))]
@@ -145,7 +163,7 @@ class Ranks:
         }
         self._answers.update(waits)
         try:
-            self.tell(Ask(question, what, room))
+            self.tell(asking(question))
             _, silent = await asyncio.wait(waits.values(), timeout=within_s)
             if silent:
                 names = ", ".join(str(rank) for (rank, _), wait in waits.items() if wait in silent)
@@ -197,6 +215,9 @@ class Ranks:
                     waiting.set_result(body)
             case LookUp():
                 look_up(rank, message)
+            case LastWords(why=why):
+                if not self.death.done():
+                    self.death.set_result(Death(rank, f"broke: {why}"))
             case RankReady():
                 if not self._ready[rank].done():
                     self._ready[rank].set_result(message)

@@ -110,10 +110,14 @@ class Call:
             for order in self.orders:
                 self._rooms.tell(order.submit(self._timeout_s))
                 submitted.append(order.key)
-        except BaseException as error:
+        except Exception as error:
             known = error.failure if isinstance(error, Refusal) else None
-            self._leave(known or Failure(Cause.INTERNAL, WAITING, "", str(error)), submitted)
-            raise
+            failure = known or Failure(Cause.INTERNAL, "intake", "", _words(error))
+            self._leave(failure, submitted)
+            if known is not None:
+                raise
+            first = self.orders[len(submitted)].key
+            raise Refusal.of(failure, room=first.room, attempt=first.attempt) from error
         return self
 
     async def __aexit__(
@@ -234,3 +238,7 @@ class Call:
         outcome = "ok" if ended_well else failure.cause.value
         elapsed_s = asyncio.get_running_loop().time() - self.begun_s
         self._rooms.meter.ended(outcome, elapsed_s)
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

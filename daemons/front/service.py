@@ -17,6 +17,7 @@ import aiohttp
 import structlog
 
 from daemons.front import model_card
+from daemons.front.chaos_api import ChaosApi
 from daemons.front.config import FrontConfig
 from daemons.front.control_api import ControlApi
 from daemons.front.course import Course
@@ -72,7 +73,8 @@ async def _built(config: FrontConfig, stack: AsyncExitStack) -> Course:
     meter = Meter()
     ranks = Ranks(config.rank_argv)
     stack.push_async_callback(ranks.close)
-    rooms = OpenRooms(ranks.tell, meter)
+    chaos = ChaosApi(ranks)
+    rooms = OpenRooms(chaos.tell if config.chaos else ranks.tell, meter)
     look_ups = LookUps(book, ranks.tell_rank)
     stack.push_async_callback(look_ups.close)
     ranks.listen(lambda outputs: rooms.deliver(outputs.items), look_ups.ask)
@@ -81,6 +83,7 @@ async def _built(config: FrontConfig, stack: AsyncExitStack) -> Course:
     app = make_app(body_bytes_limit=config.max_body_bytes)
     for api in (GenerateApi(desk), OpenAiApi(desk), ControlApi(desk, pulse)):
         api.add_to(app)
+    chaos.add_to(app, desk)
     site = await run_site(app, config.bind, config.port, stop_s=GOODBYE_S)
     stack.push_async_callback(site.close)
     logger().info("http.listening", url=site.url)

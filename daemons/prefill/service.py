@@ -9,7 +9,7 @@ from daemons.prefill.config import PrefillConfig
 from daemons.prefill.decodes import Decodes
 from daemons.prefill.scheduler import Scheduler
 from daemons.prefill.write_lanes import Source, WriteLanes
-from daemons.protocol.generate import Ask
+from daemons.protocol.generate import Ask, Chaos
 from daemons.protocol.topology import Role
 from daemons.rank.equipment import Equipment, Wants, equip
 from daemons.rank.forward_lane import ForwardLane
@@ -24,7 +24,7 @@ class Shell:
     def __init__(self, equipment: Equipment, core: Scheduler) -> None:
         engine = equipment.engine
         self._report = Report(equipment, core)
-        self._forward = ForwardLane(engine, equipment.wake)
+        self._forward = ForwardLane(equipment.steps, equipment.wake)
         self._writes = WriteLanes(
             equipment.backend,
             Source(engine.kv_regions(), engine.pages, equipment.rows),
@@ -53,7 +53,7 @@ class Shell:
         """See each event before the core does."""
         self._writes.settled(event)
 
-    def answer(self, ask: Ask, now: float) -> dict[str, object]:
+    def answer(self, ask: Ask | Chaos, now: float) -> dict[str, object]:
         """Return the body of a snapshot."""
         return self._report.answer(ask, now)
 
@@ -69,7 +69,4 @@ def run_rank(flags: Flags) -> int:
     decodes = Decodes(engine.fingerprint, engine.kv_regions())
     core = Scheduler(flags.me, config, decodes, engine.pages)
     shell = Shell(equipment, core)
-    equipment.announce()
-    code = equipment.reactor.run(core, shell)
-    equipment.close()
-    return code
+    return equipment.run(core, shell)

@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 
 from daemons.protocol.causes import Failure
+from daemons.protocol.chaos import FaultOrder
 from daemons.protocol.ids import Attempt, Epoch, InstanceName, Port, Rank, Room
 from daemons.protocol.topology import Fingerprint, Shape
 
@@ -114,6 +115,17 @@ class Drain(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     on: bool
 
 
+class Chaos(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Arm a fault, or clear all; answered by a :class:`Snapshot` ``{"armed": [text], "refused"}``.
+
+    With neither it only asks what is armed.
+    """
+
+    question: int
+    order: FaultOrder | None = None
+    clear: bool = False
+
+
 class Stop(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """End the rank process now; rooms that remain fail with INSTANCE_STOPPING."""
 
@@ -178,6 +190,12 @@ class RankReady(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=Tru
     shape: Shape = Shape()
 
 
+class LastWords(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """A defect of ours broke the rank, which ends now."""
+
+    why: str
+
+
 class Snapshot(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Answer to :class:`Ask`; plain JSON values, described by ``protocol.story``."""
 
@@ -185,5 +203,5 @@ class Snapshot(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
     body: dict[str, object]
 
 
-ToRank = Submit | Cancel | Finish | Ask | Drain | Stop | RouteFound | RouteFailed
-ToFront = Outputs | RankReady | Snapshot | LookUp
+ToRank = Submit | Cancel | Finish | Ask | Drain | Chaos | Stop | RouteFound | RouteFailed
+ToFront = Outputs | RankReady | Snapshot | LookUp | LastWords

@@ -73,3 +73,4 @@ class WorkerStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     itl_p99_s: float | None = None
     wire_bytes_per_s: float | None = None
     config_hash: str = ""
+    chaos: tuple[str, ...] = ()  # faults that are armed on purpose, in words

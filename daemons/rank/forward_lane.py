@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from daemons.engine.engine import Engine
-from daemons.engine.step import Begin, End, Run, StepDone, StepFailed
+from collections.abc import Sequence as Several
+from typing import Protocol
+
+from daemons.engine.step import Begin, End, Item, Result, Run, Sequence, StepDone, StepFailed
+from daemons.protocol.ids import RoomKey
 from daemons.runtime.lanes import Job, Lane
 from daemons.runtime.reactor import Wake
+
+
+class Steps(Protocol):
+    """An engine, as its lane sees it."""
+
+    def begin(self, sequence: Sequence) -> None:
+        """Make a room known."""
+        ...
+
+    def end(self, key: RoomKey) -> None:
+        """Forget a room."""
+        ...
+
+    def forward(self, items: Several[Item]) -> list[Result]:
+        """Run one batch."""
+        ...
 
 
 class ForwardLane:
     """Carries out Begin, Run and End; answers each Run with StepDone or StepFailed."""
 
-    def __init__(self, engine: Engine, wake: Wake) -> None:
+    def __init__(self, engine: Steps, wake: Wake) -> None:
         self._engine = engine
         self._lane = Lane("forward", wake.post)
 

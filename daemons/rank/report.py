@@ -8,9 +8,10 @@ from typing import Any, Protocol
 import msgspec
 
 from daemons.kv.ledger import Ledger
-from daemons.protocol.generate import Ask, AskFor
+from daemons.protocol.generate import Ask, AskFor, Chaos
 from daemons.protocol.story import WorkerStatus
 from daemons.rank.equipment import VERSION, Equipment
+from daemons.runtime.faults import NOT_ALLOWED
 from daemons.runtime.peers import Peers
 from daemons.runtime.recorder import Recorder
 
@@ -50,8 +51,10 @@ class Report:
         self._written_bytes += sent_bytes
         self._writing_s += took_s
 
-    def answer(self, ask: Ask, now: float) -> dict[str, object]:
+    def answer(self, ask: Ask | Chaos, now: float) -> dict[str, object]:
         """Return the body of a snapshot, in plain values."""
+        if isinstance(ask, Chaos):
+            return {"armed": [], "refused": NOT_ALLOWED}
         match ask.what:
             case AskFor.STATUS:
                 body: Any = {"status": self._status(now)}

@@ -7,6 +7,7 @@ ended, the front is gone, however it died.
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Iterator
 
 import zmq
@@ -43,6 +44,10 @@ class RankLink:
     def front_is_gone(self) -> bool:
         """Say whether standard input, which is readable, has ended."""
         return not os.read(STDIN, 4096)
+
+    def wait_for_end_of_front(self, within_s: float) -> None:
+        """Wait until standard input has ended, or the time is over."""
+        select.select([STDIN], [], [], within_s)
 
     def close(self) -> None:
         """Close, giving the last outputs a second."""

@@ -16,12 +16,16 @@ from typing import Any, Protocol
 
 import zmq
 
+from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.generate import (
     Ask,
     Cancel,
+    Chaos,
     Drain,
     Finish,
+    LastWords,
     LookUp,
+    Output,
     Outputs,
     RouteFailed,
     RouteFound,
@@ -31,7 +35,7 @@ from daemons.protocol.generate import (
     ToRank,
 )
 from daemons.protocol.handshake import Heartbeat
-from daemons.protocol.ids import PeerId, RoomKey
+from daemons.protocol.ids import PeerId, RoomKey, room_hex
 from daemons.runtime.commands import (
     Connect,
     Disconnect,
@@ -85,7 +89,7 @@ class Shell(Protocol):
         """See each event before the core does."""
         ...
 
-    def answer(self, ask: Ask, now: float) -> dict[str, object]:
+    def answer(self, ask: Ask | Chaos, now: float) -> dict[str, object]:
         """Return the body of a snapshot."""
         ...
 
@@ -141,13 +145,23 @@ class Reactor:
             Send: lambda c: self._mailbox.send(c.peer, c.message),
             SendHeartbeat: self._heartbeat,
             Probe: self._probe,
-            Tell: lambda c: self._link.send(Outputs(c.outputs)),
             Log: lambda c: self._log.info(c.event, **dict(c.facts)),
             LookUp: self._link.send,
         }
 
     def run(self, core: Core, shell: Shell) -> int:
-        """Run until the front says stop (0) or is gone (1)."""
+        """Run until the front says stop (0), is gone (1), or a defect of ours is found (1)."""
+        try:
+            return self._run(core, shell)
+        except Exception as error:  # noqa: BLE001 - the state may be wrong: say why, and end
+            self._log.exception("rank.broke")
+            self._link.send(LastWords(f"{type(error).__name__}: {error}"))
+            self._link.wait_for_end_of_front(LAST_WORDS_S)  # clients hear it before peers miss us
+            self._mailbox.flush(LAST_WORDS_S)
+            self._link.close()
+            return 1
+
+    def _run(self, core: Core, shell: Shell) -> int:
         for waited_for in (*self._mailbox.sockets(), self._link.socket, self._wake.fd, STDIN):
             self._poller.register(waited_for, zmq.POLLIN)
         next_tick_s = 0.0
@@ -195,6 +209,9 @@ class Reactor:
             next_event = events.popleft()
             shell.observe(next_event)
             for command in core.handle(next_event, self._clock()):
+                if isinstance(command, Tell):
+                    events.extend(self._told(command))
+                    continue
                 carry_out = self._carry_out.get(type(command))
                 if carry_out is not None:
                     carry_out(command)
@@ -212,7 +229,7 @@ class Reactor:
                 self._handle(core, shell, Cancelled(key, message.failure))
             case Finish():
                 self._handle(core, shell, Finished(RoomKey(message.room, message.attempt)))
-            case Ask():
+            case Ask() | Chaos():
                 body = shell.answer(message, self._clock())
                 self._link.send(Snapshot(message.question, body))
             case Drain():
@@ -221,6 +238,26 @@ class Reactor:
                 self._stopping = True
             case RouteFound() | RouteFailed():
                 self._handle(core, shell, message)
+
+    def _told(self, command: Tell) -> list[Cancelled]:
+        """Give outputs to the front; one that cannot be sent costs its own room only."""
+        try:
+            self._link.send(Outputs(command.outputs))
+        except Exception:  # noqa: BLE001 - found again below, one by one
+            broken = [self._told_alone(output) for output in command.outputs]
+            return [event for event in broken if event is not None]
+        return []
+
+    def _told_alone(self, output: Output) -> Cancelled | None:
+        try:
+            self._link.send(Outputs((output,)))
+        except Exception as error:  # noqa: BLE001 - the room's end is told instead
+            detail = f"{type(error).__name__}: {error}"
+            failure = Failure(Cause.INTERNAL, "publish", self._me.instance, detail)
+            self._log.error("output.broken", room=room_hex(output.room), text=detail)
+            self._link.send(Outputs((Output(output.room, output.attempt, failure=failure),)))
+            return Cancelled(RoomKey(output.room, output.attempt), failure)
+        return None
 
     def _connect(self, command: Connect) -> None:
         monitor = self._mailbox.connect(command.peer, command.host, command.port)

@@ -137,7 +137,8 @@ def running(folder: Path, model: str, **sections: Any) -> Iterator[Cluster]:
         "decode": {"d0": {}},
     }
     for name, section in sections.items():
-        document[name] = {**document.get(name, {}), **section}
+        merged = isinstance(section, dict)
+        document[name] = {**document.get(name, {}), **section} if merged else section
     file = folder / "cluster.yaml"
     file.write_text(yaml.safe_dump(document))
     state = folder / "state"
