@@ -10,15 +10,19 @@ from daemons.bootstrap.config import BootstrapConfig
 from daemons.bootstrap.dp_ranks import DpRanks
 from daemons.bootstrap.registry import Registry
 from daemons.bootstrap.service import Service
+from daemons.cluster.key import load_key
 from daemons.cluster.load import BOOTSTRAP_NAME, ClusterFile, address_of, read_settings
+from daemons.protocol.topology import Role
 from daemons.runtime import log, program, systemd
 from daemons.runtime.epoch import new_epoch
+from daemons.runtime.guard import guard, tell_exposure
 from daemons.runtime.http import run_site
 
 
 async def serve(file: ClusterFile) -> None:
     """Serve until SIGTERM."""
     config = read_settings(file.cluster, BOOTSTRAP_NAME, BootstrapConfig)
+    key = load_key(file.cluster)
     log.configure(BOOTSTRAP_NAME, "bootstrap", level=config.log_level)
     stop = program.Stop()
     stop.listen()
@@ -29,10 +33,12 @@ async def serve(file: ClusterFile) -> None:
         epoch=new_epoch(),
         version=program.version(),
         address=(config.advertise or address, config.port),
+        guard=guard(key, Role.BOOTSTRAP, metrics_too=file.cluster.guard_metrics),
     )
     bind = config.bind or address
     site = await run_site(service.app(), bind, config.port, program.socket_of_unit())
     service.address = (service.address[0], site.port)
+    tell_exposure(bind, key)
     ticking = asyncio.create_task(service.keep_ticking(), name="tick")
     service.log.info("daemon.ready", bind=site.host, port=site.port)
     systemd.notify("READY=1")

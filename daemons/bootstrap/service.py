@@ -30,6 +30,7 @@ from daemons.cluster.load import BOOTSTRAP_NAME
 from daemons.protocol.ids import Room
 from daemons.protocol.topology import Index, InstanceInfo, Registration, Role, State, Topology
 from daemons.runtime import systemd
+from daemons.runtime.guard import Guard
 from daemons.runtime.http import (
     Refusal,
     invalid,
@@ -75,10 +76,11 @@ class Service:
     wall: Callable[[], float] = time.time
     log: Logger = field(default_factory=logger)
     metrics: Metrics = field(default_factory=lambda: Metrics())
+    guard: Guard = field(default_factory=Guard)
 
     def app(self) -> web.Application:
         """Return the application with all routes."""
-        app = make_app(body_bytes_limit=BODY_BYTES_LIMIT)
+        app = make_app(body_bytes_limit=BODY_BYTES_LIMIT, guard=self.guard.middleware)
         app.add_routes(
             [
                 web.put("/route", self.put_route),

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from daemons.cluster.key import ClusterKey
 from daemons.cluster.worker import Timers
 from daemons.protocol.ids import Epoch, InstanceName, Port
 from daemons.protocol.topology import Role
@@ -30,6 +31,8 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_body_bytes: Annotated[int, msgspec.Meta(ge=1024)] = 32 << 20  # of one HTTP request
     max_prompt_items: Annotated[int, msgspec.Meta(ge=1)] = 256  # prompts of one request
     epoch: Epoch = msgspec.field(default_factory=new_epoch)  # of this life; ranks must share it
+    key: ClusterKey | None = None  # of the cluster
+    guard_metrics: bool = False  # /metrics wants the token too
     chaos: bool = False  # faults may be put in on purpose
     config_hash: str = ""  # of the cluster file, to compare hosts by
     version: str = ""  # of the software

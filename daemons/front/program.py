@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
+from daemons.cluster.key import load_key
 from daemons.cluster.load import address_of, phone_book_of
 from daemons.cluster.models import model_directory
 from daemons.cluster.worker import Timers
@@ -70,6 +71,8 @@ def front_config(flags: Flags, role: Role, face: Face) -> FrontConfig:
         advertise=face.advertise or address,
         timers=face.timers,
         epoch=epoch,
+        key=load_key(cluster),
+        guard_metrics=cluster.guard_metrics,
         chaos=cluster.chaos,
         config_hash=flags.file.hash,
         version=version(),

@@ -30,7 +30,9 @@ from daemons.front.openai_api import OpenAiApi
 from daemons.front.pulse import Pulse
 from daemons.front.ranks import Ranks
 from daemons.front.rooms import OpenRooms
+from daemons.protocol.topology import Role
 from daemons.runtime import log
+from daemons.runtime.guard import bearer, guard, tell_exposure
 from daemons.runtime.http import make_app, run_site
 from daemons.runtime.log import logger
 from daemons.runtime.phonebook import PhoneBook
@@ -69,7 +71,8 @@ async def _built(config: FrontConfig, stack: AsyncExitStack) -> Course:
     """Return everything built and HTTP open; ``stack`` takes it down again."""
     card = await asyncio.to_thread(model_card.load, config.model_dir)
     session = await stack.enter_async_context(aiohttp.ClientSession())
-    book = PhoneBook(config.bootstrap_url, session)
+    headers = bearer(config.key, Role.BOOTSTRAP)
+    book = PhoneBook(config.bootstrap_url, session, headers=headers)
     meter = Meter()
     ranks = Ranks(config.rank_argv)
     stack.push_async_callback(ranks.close)
@@ -80,11 +83,13 @@ async def _built(config: FrontConfig, stack: AsyncExitStack) -> Course:
     ranks.listen(lambda outputs: rooms.deliver(outputs.items), look_ups.ask)
     desk = Desk(config, card, Life(config.instance), ranks, book, rooms, meter, time.monotonic())
     pulse = Pulse(desk)
-    app = make_app(body_bytes_limit=config.max_body_bytes)
+    door = guard(config.key, config.role, metrics_too=config.guard_metrics)
+    app = make_app(body_bytes_limit=config.max_body_bytes, guard=door.middleware)
     for api in (GenerateApi(desk), OpenAiApi(desk), ControlApi(desk, pulse)):
         api.add_to(app)
     chaos.add_to(app, desk)
     site = await run_site(app, config.bind, config.port, stop_s=GOODBYE_S)
     stack.push_async_callback(site.close)
+    tell_exposure(config.bind, config.key)
     logger().info("http.listening", url=site.url)
     return Course(desk, ranks, pulse, site)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from daemons.cluster.errors import OperatorError
+from daemons.cluster.key import load_key
 from daemons.cluster.load import LB_NAME, ClusterFile, address_of, phone_book_of, read_settings
-from daemons.lb.app import app_of
+from daemons.lb.app import OPEN_TO_CLIENTS, app_of
 from daemons.lb.config import LbConfig
 from daemons.lb.fleet import Fleet
 from daemons.lb.policies import POLICIES
@@ -24,6 +25,7 @@ from daemons.lb.watch import Look, at_listed, keep_seeing, through
 from daemons.protocol.topology import Registration, Role, State
 from daemons.runtime import log, program, systemd
 from daemons.runtime.epoch import new_epoch
+from daemons.runtime.guard import bearer, guard, tell_exposure
 from daemons.runtime.http import Site, run_site, url_of
 from daemons.runtime.phonebook import PhoneBook, PhoneBookError, keep_registered
 from daemons.runtime.recorder import Recorder
@@ -114,11 +116,16 @@ async def _serve(
 ) -> None:
     address = address_of(file.cluster, config.host)
     meeting = phone_book_of(file.cluster)
+    key = load_key(file.cluster)
     service = _service(config, session, meeting)
-    book = PhoneBook(url_of(*meeting), session)
-    site = await run_site(
-        app_of(service), config.bind or address, config.port, program.socket_of_unit()
+    service.key = key
+    service.guard = guard(
+        key, Role.LB, also_open=OPEN_TO_CLIENTS, metrics_too=file.cluster.guard_metrics
     )
+    book = PhoneBook(url_of(*meeting), session, headers=bearer(key, Role.BOOTSTRAP))
+    bind = config.bind or address
+    site = await run_site(app_of(service), bind, config.port, program.socket_of_unit())
+    tell_exposure(bind, key)
     running = Running(config, service, site, book, config.advertise or address)
     beside = running.start(at_listed(config.workers, session) if config.workers else through(book))
     service.log.info("daemon.ready", bind=site.host, port=site.port)

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 
 import aiohttp
+import msgspec
 from aiohttp import web
 
 from daemons.lb.fleet import Worker
@@ -34,6 +35,8 @@ class Aside:
     async def abort_request(self, request: web.Request) -> web.Response:
         """Pass an abort on to every worker: which of them have the request is theirs to know."""
         raw = await read_body(request)
+        if _means_all(raw):  # a client may end its own requests, the operator everybody's
+            self.service.guard.check(request)
         workers = list(self.service.fleet.workers.values())
         told = await asyncio.gather(*(self._abort_at(worker, raw) for worker in workers))
         answers = {worker.name: status for worker, status in zip(workers, told, strict=True)}
@@ -48,7 +51,8 @@ class Aside:
             async with self.service.session.post(
                 url_of(worker.host, worker.port) + "/abort_request",
                 data=raw,
-                headers={"Content-Type": "application/json"},
+                headers={"Content-Type": "application/json", **self.service.credentials},
+                allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=ASIDE_S),
             ) as response:
                 return response.status
@@ -63,7 +67,8 @@ class Aside:
             try:
                 async with self.service.session.get(
                     url_of(worker.host, worker.port) + request.path_qs,
-                    headers=passed_on(request, ASIDE_S),
+                    headers={**passed_on(request, ASIDE_S), **self.service.credentials},
+                    allow_redirects=False,
                     timeout=aiohttp.ClientTimeout(total=ASIDE_S),
                 ) as response:
                     body = await response.read()
@@ -74,3 +79,12 @@ class Aside:
                 continue
         reason = self.service.fleet.why_no_pair(time.monotonic()) or "no worker answers"
         raise Refusal.of(Failure(Cause.LB_NO_PAIR, "dispatch", "", reason))
+
+
+def _means_all(raw: bytes) -> bool:
+    """Say whether an abort may be meant for every request; the workers check its form."""
+    try:
+        body = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return True  # no JSON to us: let nobody find a reader that understands it otherwise
+    return not isinstance(body, dict) or bool(body.get("abort_all"))

@@ -30,6 +30,7 @@ AFTER_DONE_S = 1.0  # from a stream's end mark to the end of its HTTP message
 LEAVING = frozenset(
     {Cause.INSTANCE_STARTING, Cause.INSTANCE_DRAINING, Cause.INSTANCE_STOPPING}
 )  # causes by which a worker says of itself that it takes no requests
+WRONG_KEY = "it refuses our token: its key is not this one's"
 PASSED_BACK = ("Content-Type", "Retry-After", "X-Request-ID")
 
 TakeEvents = Callable[[list[bytes]], Awaitable[None]]
@@ -106,6 +107,8 @@ class Leg:
             body = await _up_to(response.content, ERROR_BYTES_LIMIT)
             said = Answer(response.status, body, headers)
             failure = _failure_in(said, self._stage)
+            if failure.cause is Cause.REQUEST_UNAUTHORIZED:  # our fault, not the client's
+                raise self._broke(WRONG_KEY, cause=Cause.LB_KEY_MISMATCH)
             self.leaving = failure.cause in LEAVING and failure.peer == self.worker.name
             raise LegFailed(failure, said)
         if response.content_type != "text/event-stream":

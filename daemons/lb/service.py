@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import aiohttp
 from aiohttp import web
 
+from daemons.cluster.key import ClusterKey
 from daemons.lb.client import Client
 from daemons.lb.config import LbConfig
 from daemons.lb.dispatch import ClientGone, Exchange, Lingering, Task
@@ -23,7 +24,8 @@ from daemons.lb.rooms import Rooms
 from daemons.lb.stories import Telling
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.ids import room_hex
-from daemons.protocol.topology import State
+from daemons.protocol.topology import Role, State
+from daemons.runtime.guard import Guard, bearer
 from daemons.runtime.http import Refusal, invalid, read_body, url_of
 from daemons.runtime.log import Logger, logger
 from daemons.runtime.recorder import Recorder
@@ -55,6 +57,8 @@ class Service:
     state: State = State.READY
     started_s: float = field(default_factory=time.monotonic)
     open: OpenRequests = field(default_factory=OpenRequests)
+    guard: Guard = field(default_factory=Guard)
+    key: ClusterKey | None = None
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of what is served by a pair."""
@@ -64,6 +68,11 @@ class Service:
             web.post(CHAT, self.post_order),
             web.get("/health_generate", self.health_generate),
         ]
+
+    @property
+    def credentials(self) -> dict[str, str]:
+        """Return the headers by which workers let us in; they replace those of a client."""
+        return bearer(self.key, Role.PREFILL)
 
     async def post_order(self, request: web.Request) -> web.StreamResponse:
         """Serve a client's request."""
@@ -85,7 +94,11 @@ class Service:
         telling = Telling(order, pick, rooms, self.recorder, self.metrics, self.log)
         client = Client(request, telling)
         body = order.body(rooms, *self.meeting, pair.prefill.name)
-        headers = {"X-Request-ID": room_hex(rooms[0]), **passed_on(request, total_s)}
+        headers = {
+            "X-Request-ID": room_hex(rooms[0]),
+            **passed_on(request, total_s),
+            **self.credentials,
+        }
         prefill, decode = (
             self._leg(worker, order.path, body, headers) for worker in (pair.prefill, pair.decode)
         )

@@ -18,10 +18,12 @@ class Cause(StrEnum):
     REQUEST_INVALID = "request.invalid"
     REQUEST_TOO_LONG = "request.too_long"
     REQUEST_DUPLICATE = "request.duplicate_room"
+    REQUEST_UNAUTHORIZED = "request.unauthorized"
     LB_NO_PAIR = "lb.no_pair"
     LB_TWIN_FAILED = "lb.twin_failed"
     LB_WORKER_GONE = "lb.worker_gone"
     LB_TIMEOUT = "lb.timeout"
+    LB_KEY_MISMATCH = "lb.key_mismatch"
     BOOTSTRAP_UNREACHABLE = "bootstrap.unreachable"
     BOOTSTRAP_UNKNOWN = "bootstrap.unknown_instance"
     HANDSHAKE_TIMEOUT = "handshake.timeout"
@@ -72,10 +74,12 @@ HTTP_STATUS = {
     Cause.REQUEST_INVALID: 400,
     Cause.REQUEST_TOO_LONG: 400,
     Cause.REQUEST_DUPLICATE: 409,
+    Cause.REQUEST_UNAUTHORIZED: 401,
     Cause.LB_NO_PAIR: 503,
     Cause.LB_WORKER_GONE: 502,
     Cause.LB_TWIN_FAILED: 502,
     Cause.LB_TIMEOUT: 504,
+    Cause.LB_KEY_MISMATCH: 502,
     Cause.BOOTSTRAP_UNREACHABLE: 503,
     Cause.BOOTSTRAP_UNKNOWN: 503,
     Cause.HANDSHAKE_TIMEOUT: 504,

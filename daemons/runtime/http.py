@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
@@ -98,6 +99,8 @@ class Refusal(Exception):
         if self.status in (429, 503) or self.retry_after_s is not None:
             after_s = RETRY_AFTER_S if self.retry_after_s is None else self.retry_after_s
             headers["Retry-After"] = str(max(1, math.ceil(after_s)))
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
         return json_response(self.body(), status=self.status, headers=headers)
 
 
@@ -171,9 +174,12 @@ async def errors_in_shape(request: web.Request, handler: Answering) -> web.Strea
         return Refusal.of(failure).response()
 
 
-def make_app(*, body_bytes_limit: int = BODY_BYTES_LIMIT) -> web.Application:
-    """Return an empty application with the shared middleware and a limit on bodies."""
-    return web.Application(client_max_size=body_bytes_limit, middlewares=[errors_in_shape])
+def make_app(
+    *, body_bytes_limit: int = BODY_BYTES_LIMIT, guard: Middleware | None = None
+) -> web.Application:
+    """Return an empty application with a limit on bodies; ``guard`` stands before its routes."""
+    inner: list[Middleware] = [] if guard is None else [guard]
+    return web.Application(client_max_size=body_bytes_limit, middlewares=[errors_in_shape, *inner])
 
 
 @dataclass(frozen=True, slots=True)

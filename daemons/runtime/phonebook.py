@@ -52,9 +52,17 @@ class Deregistration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PhoneBook:
     """Client of pd-bootstrap at ``base_url`` (``http://host:port``)."""
 
-    def __init__(self, base_url: str, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        session: aiohttp.ClientSession,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """``headers`` go with every call: the token where the cluster has a key."""
         self.base_url = base_url.rstrip("/")
         self._session = session
+        self._headers = dict(headers or {})
 
     async def register(self, registration: Registration) -> None:
         """Put one rank of an instance into the book, or renew its lease."""
@@ -112,7 +120,8 @@ class PhoneBook:
                 self.base_url + path,
                 params=query,
                 data=body,
-                headers={"Content-Type": "application/json"} if body is not None else None,
+                headers=self._headers | ({"Content-Type": "application/json"} if body else {}),
+                allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=CALL_S),
             ) as response:
                 raw = await response.read()
