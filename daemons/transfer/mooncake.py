@@ -27,6 +27,7 @@ from daemons.transfer.mooncake_engine import Engine, end_all
 from daemons.transfer.mooncake_sender import Limits, Sender
 
 PEERS_LIMIT = 128  # engines kept for peers; the one unused longest goes first
+PROBE_AFTER_S = 5.0  # a peer unused for so long may be gone: its port tells
 IDLE_S = 600.0  # where a new peer comes, unused engines end: a peer that died is not told of here
 DEVICES = Path("/sys/class/infiniband")
 
@@ -129,21 +130,14 @@ class Mooncake:
             known = self._peers.setdefault(session, Peer())
             known.used_s = monotonic()
             self._peers.move_to_end(session)
-            spare = self._spare() if is_new else []
-        for name, old in spare:
+            others = list(self._peers.items())[:-1] if is_new else []
+        for name, old in _spare(others):
             if old.lock.acquire(blocking=False):
                 try:
                     self._forget(name, old)
                 finally:
                     old.lock.release()
         return known
-
-    def _spare(self) -> list[tuple[str, Peer]]:
-        """Return the peers whose engines are not worth their threads and descriptors."""
-        peers = list(self._peers.items())
-        since_s = monotonic() - IDLE_S
-        idle = [(name, peer) for name, peer in peers[:-1] if peer.used_s < since_s]
-        return idle if len(peers) - len(idle) <= PEERS_LIMIT else peers[:-PEERS_LIMIT]
 
     def _forget(self, name: str, peer: Peer) -> None:
         with self._lock:
@@ -163,6 +157,21 @@ class Mooncake:
             raise
         limits = Limits(self._config.batch_copies, self._config.write_timeout_s)
         return Sender(engine, session, limits, self._closing)
+
+
+def _spare(peers: Sequence[tuple[str, Peer]]) -> list[tuple[str, Peer]]:
+    """Return the peers whose engines are not worth their threads and descriptors.
+
+    ``peers`` are the others of a new one, the least recently used first.
+    """
+    now_s = monotonic()
+    spare = []
+    for left, (name, peer) in zip(range(len(peers), 0, -1), peers, strict=True):
+        unused_s = now_s - peer.used_s
+        is_over = unused_s > IDLE_S or left >= PEERS_LIMIT
+        if is_over or (unused_s > PROBE_AFTER_S and sockets.refuses(name)):
+            spare.append((name, peer))
+    return spare
 
 
 def _transport(config: TransferConfig, *, tcp: bool) -> str:

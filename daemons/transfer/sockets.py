@@ -1,7 +1,7 @@
 """What this process may do to sockets that a C++ library holds: find them, and set options.
 
 The library does not show its sockets, so they are found in ``/proc/self/fd``. Nothing here
-closes one or reads from it.
+closes one of them or reads from it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from ipaddress import IPv6Address, ip_address
 
+KNOCK_S = 0.2  # a host that does not answer so soon says nothing
 NUDGE_S = 0.005  # how long a hurried listener waits for a connection before it looks around
 
 
@@ -33,6 +34,18 @@ def listening(ports: Collection[int]) -> set[int]:
             if sock is not None and _port_listened(sock) in ports:
                 found.add(_port_listened(sock))
     return found
+
+
+def refuses(session: str) -> bool:
+    """Say whether the host of ``host:port`` answers that nobody listens there any more."""
+    host, _, port = session.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S):
+            return False
+    except ConnectionRefusedError:
+        return True
+    except (OSError, ValueError):
+        return False
 
 
 def hurry(port: int) -> None:

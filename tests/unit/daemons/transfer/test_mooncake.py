@@ -118,6 +118,24 @@ def test_engines_unused_for_long_are_ended_when_a_new_peer_comes(
     assert len(sockets.listening(PORTS) - before) == 2  # the last one's two ports
 
 
+def test_the_engine_of_a_peer_that_died_is_ended_when_a_new_peer_comes(
+    start: Start, memory: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mooncake, "PROBE_AFTER_S", -1.0)
+    sender, target = start(), np.zeros(64, dtype=np.uint8)
+    sender.register([region(memory)])
+    died, lives, new = (start() for _ in range(3))
+    for receiver in (died, lives, new):
+        receiver.register([region(target)])
+    for receiver in (died, lives):
+        sender.write(receiver.session, [Copy(memory.ctypes.data, target.ctypes.data, 64)])
+    died.close()
+    before = sockets.listening(PORTS)
+    sender.write(new.session, [Copy(memory.ctypes.data, target.ctypes.data, 64)])
+    assert len(sockets.listening(PORTS) & before) == len(before) - 2  # the dead one's two ports
+    sender.write(lives.session, [Copy(memory.ctypes.data, target.ctypes.data, 64)])
+
+
 def test_a_peer_that_is_gone_leaves_no_engine_behind(start: Start, memory: np.ndarray) -> None:
     sender = start()
     sender.register([region(memory)])

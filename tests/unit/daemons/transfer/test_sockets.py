@@ -102,3 +102,14 @@ def test_an_address_is_its_own_and_a_bad_name_has_none() -> None:
     assert sockets.addresses("127.0.0.1") == {"127.0.0.1"}
     assert sockets.addresses("::1") == {"::1"}
     assert sockets.addresses("no such host") == frozenset()
+
+
+def test_a_port_that_nobody_listens_at_refuses_and_other_silence_does_not(
+    listener: socket.socket,
+) -> None:
+    port = port_of(listener)
+    assert not sockets.refuses(f"127.0.0.1:{port}")
+    listener.close()
+    assert sockets.refuses(f"127.0.0.1:{port}")
+    assert not sockets.refuses("no-such-host.invalid:1")
+    assert not sockets.refuses("nonsense")
