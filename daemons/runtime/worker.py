@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import resource
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ def run(
         parser.add_argument(inner, type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--link", help=argparse.SUPPRESS)
     given = parser.parse_args(argv)
+    use_all_descriptors()
     try:
         file = load(given.config)
         return serve(Flags(file, given.instance, given.rank, given.epoch, given.link))
@@ -52,3 +54,14 @@ def run(
     except OSError as error:  # most of all: the address is taken
         print(f"{program}: {error.strerror or error}", file=sys.stderr)
         return EXIT_FAILED
+
+
+def use_all_descriptors() -> int:
+    """Raise the soft limit of open files to the hard one, and return it.
+
+    A rank needs a few descriptors for each peer, and the usual soft limit of 1024 is for programs
+    that still use select.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,13 @@ def test_a_taken_address_is_exit_1(tmp_path: Path, capsys: pytest.CaptureFixture
     argv = ["--config", str(cluster_file(tmp_path)), "--instance", "p0"]
     assert worker.run("pd-prefill", "", serve, argv) == 1
     assert "Address already in use" in capsys.readouterr().err
+
+
+def test_a_worker_may_open_as_many_files_as_the_host_allows() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
+    try:
+        assert worker.use_all_descriptors() == hard
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
