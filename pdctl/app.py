@@ -12,6 +12,7 @@ from pdctl.commands.chat import chat
 from pdctl.commands.doctor import doctor
 from pdctl.commands.down import down
 from pdctl.commands.drain import drain, undrain
+from pdctl.commands.keygen import keygen
 from pdctl.commands.logs import logs
 from pdctl.commands.rooms import rooms
 from pdctl.commands.status import status
@@ -45,5 +46,6 @@ app.command()(undrain)
 app.command()(logs)
 app.command()(chat)
 app.command()(doctor)
+app.command()(keygen)
 app.command()(chaos)
 app.add_typer(config.app, name="config")

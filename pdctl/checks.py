@@ -17,6 +17,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from daemons.cluster.errors import OperatorError
+from daemons.cluster.key import load_key
+from daemons.cluster.load import is_loopback
 from daemons.cluster.models import cache_directory, model_directory
 from pdctl.client import Unreachable, call
 from pdctl.errors import CommandError
@@ -70,6 +72,7 @@ def checks(config: Path | None, host: str | None) -> Iterator[Check]:
     value = f"{target.file.path} ({target.origin}), this is host {here}"
     yield Check("config", Status.OK, value)
     ours = [place for place in known.values() if place.host == here]
+    yield check_key(target, ours)
     yield check_model(target)
     yield check_threads(target, ours)
     for place in ours:
@@ -170,6 +173,19 @@ def check_model(target: Target) -> Check:
         return Check("model", Status.OK, str(model_directory(target.cluster.model)))
     except OperatorError as error:
         return Check("model", Status.FAIL, error.what, error.hint)
+
+
+def check_key(target: Target, ours: list[Place]) -> Check:
+    """Is there a key, where others can reach the daemons of this host?"""
+    key = load_key(target.cluster)
+    if key is not None:
+        return Check("key", Status.OK, f"set, hash {key.short_hash}, {key.origin}")
+    listening = {listen_address(target.cluster, place.instance) for place in ours}
+    outside = sorted(address for address in listening if not is_loopback(address))
+    if not outside:
+        return Check("key", Status.OK, "none; daemons listen on loopback only")
+    value = f"none, and daemons listen on {', '.join(outside)}: anybody there is obeyed"
+    return Check("key", Status.WARN, value, "pdctl keygen, then key_file in the cluster file")
 
 
 def check_threads(target: Target, ours: list[Place]) -> Check:

@@ -56,14 +56,21 @@ def base_url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def call(method: str, url: str, body: object | None = None, *, timeout_s: float = CALL_S) -> Answer:
-    """Make one HTTP call; any status is an answer.
+def call(
+    method: str,
+    url: str,
+    body: object | None = None,
+    *,
+    token: str | None = None,
+    timeout_s: float = CALL_S,
+) -> Answer:
+    """Make one HTTP call, with the daemon's token if there is one; any status is an answer.
 
     Raises:
         Unreachable: no answer in time.
     """
     began = time.monotonic()
-    with _open(method, url, body, timeout_s) as response:
+    with _open(method, url, body, token, timeout_s) as response:
         try:
             raw = response.read(BODY_BYTES_LIMIT)
         except (OSError, http.client.HTTPException) as error:
@@ -72,19 +79,21 @@ def call(method: str, url: str, body: object | None = None, *, timeout_s: float 
         return Answer(response.status, headers, raw, time.monotonic() - began)
 
 
-def get_json(url: str, *, timeout_s: float = CALL_S) -> Any:
+def get_json(url: str, *, token: str | None = None, timeout_s: float = CALL_S) -> Any:
     """Return the JSON of a GET that must be 200.
 
     Raises:
         Unreachable: no answer, or no JSON.
         Refused: another status.
     """
-    return _checked(call("GET", url, timeout_s=timeout_s))
+    return _checked(call("GET", url, token=token, timeout_s=timeout_s))
 
 
-def post_json(url: str, body: object, *, timeout_s: float = CALL_S) -> Any:
+def post_json(
+    url: str, body: object, *, token: str | None = None, timeout_s: float = CALL_S
+) -> Any:
     """POST JSON and return the JSON of an answer that must be 200; raises like get_json."""
-    return _checked(call("POST", url, body, timeout_s=timeout_s))
+    return _checked(call("POST", url, body, token=token, timeout_s=timeout_s))
 
 
 def stream(
@@ -96,7 +105,7 @@ def stream(
         Unreachable: nothing for ``idle_s``, or the stream broke before its end.
         Refused: not 200, or an error event in the stream.
     """
-    with _open("POST", url, body, idle_s) as response:
+    with _open("POST", url, body, None, idle_s) as response:
         headers = {name.lower(): value for name, value in response.getheaders()}
         if response.status != 200:
             raise Refused(response.status, message_of(response.read(BODY_BYTES_LIMIT)))
@@ -148,12 +157,14 @@ def _checked(answer: Answer) -> Any:
 
 @contextmanager
 def _open(
-    method: str, url: str, body: object | None, timeout_s: float
+    method: str, url: str, body: object | None, token: str | None, timeout_s: float
 ) -> Iterator[http.client.HTTPResponse]:
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
     raw = None if body is None else json.dumps(body).encode()
     headers = {} if raw is None else {"Content-Type": "application/json"}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
     try:
         try:
             connection.request(method, parts.path or "/", raw, headers)

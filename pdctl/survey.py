@@ -44,7 +44,7 @@ def look(cluster: Cluster) -> Survey:
     tellers = {name: place for name, place in known.items() if name != BOOTSTRAP_NAME}
     asked = {name: place for name, place in tellers.items() if place.url}
     answers = together(
-        {name: _asking(f"{place.url}/status", WorkerStatus) for name, place in asked.items()}
+        {name: _asking(place, "/status", WorkerStatus) for name, place in asked.items()}
     )
     statuses = {name: said for name, said in answers.items() if isinstance(said, WorkerStatus)}
     troubles = {
@@ -66,7 +66,7 @@ def look(cluster: Cluster) -> Survey:
 def phone_book(book: Place) -> tuple[list[InstanceInfo], str]:
     """Return the phone book's list, or [] and why there is none."""
     try:
-        return get_as(f"{book.url}/instances", list[InstanceInfo]), ""
+        return get_as(book, "/instances", list[InstanceInfo]), ""
     except (Unreachable, Refused) as trouble:
         return [], str(trouble)
 
@@ -93,26 +93,29 @@ def stories_of(known: dict[str, Place], room: int) -> tuple[list[Story], dict[st
     return [story for stories in told.values() for story in stories], troubles
 
 
-def get_as(url: str, form: type[T]) -> T:
+def get_as(place: Place, path: str, form: type[T]) -> T:
     """GET and convert; raises Unreachable also for an answer of another form."""
-    said = get_json(url)
+    url = place.url + path
+    said = get_json(url, token=place.token)
     try:
         return msgspec.convert(said, form)
     except msgspec.ValidationError as error:
         raise Unreachable(f"{url} answers strangely: {error}") from error
 
 
-def _asking(url: str, form: type[T]) -> Callable[[], T]:
-    return lambda: get_as(url, form)
+def _asking(place: Place, path: str, form: type[T]) -> Callable[[], T]:
+    return lambda: get_as(place, path, form)
 
 
 def _ask_all(
     known: dict[str, Place], path: str, read: Callable[[Any], list[T]]
 ) -> tuple[dict[str, list[T]], dict[str, str]]:
-    def asking(url: str) -> Callable[[], list[T]]:
+    def asking(place: Place) -> Callable[[], list[T]]:
+        url = place.url + path
+
         def ask() -> list[T]:
             try:
-                return read(get_json(url))
+                return read(get_json(url, token=place.token))
             except Refused as refused:
                 if refused.status == 404:  # it does not know the room
                     return []
@@ -123,9 +126,7 @@ def _ask_all(
         return ask
 
     tellers = {name: place for name, place in known.items() if name != BOOTSTRAP_NAME}
-    answers = together(
-        {name: asking(place.url + path) for name, place in tellers.items() if place.url}
-    )
+    answers = together({name: asking(place) for name, place in tellers.items() if place.url})
     told = {name: said for name, said in answers.items() if isinstance(said, list)}
     troubles = {name: str(said) for name, said in answers.items() if not isinstance(said, list)}
     troubles |= {name: "not in the phone book" for name, place in tellers.items() if not place.url}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,6 +121,14 @@ def address_of(cluster: Cluster, host: str) -> str:
     except KeyError:
         names = ", ".join(cluster.hosts)
         raise OperatorError(f"no host {host} in the cluster file", f"it has: {names}") from None
+
+
+def is_loopback(address: str) -> bool:
+    """Say whether an address is reached from this machine only."""
+    try:
+        return ipaddress.ip_address(address.split("%")[0]).is_loopback
+    except ValueError:
+        return address == "localhost"
 
 
 def phone_book_of(cluster: Cluster) -> tuple[str, int]:

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -17,6 +16,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from daemons.cluster.key import ClusterKey
+from daemons.cluster.load import is_loopback
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.topology import Role
 from daemons.runtime.complaints import Complaints
@@ -108,11 +108,3 @@ def tell_exposure(bind: str, key: ClusterKey | None) -> None:
     elif not is_loopback(bind):
         hint = "anybody who reaches it is obeyed: pdctl keygen, then key_file in the cluster file"
         logger().warning("key.missing", bind=bind, hint=hint)
-
-
-def is_loopback(address: str) -> bool:
-    """Say whether an address is reached from this machine only."""
-    try:
-        return ipaddress.ip_address(address.split("%")[0]).is_loopback
-    except ValueError:
-        return address == "localhost"

@@ -86,7 +86,7 @@ def _ask(method: str, place: Place, body: object | None = None) -> Callable[[], 
     from pdctl.client import Refused, call, message_of
 
     def ask() -> Any:
-        answer = call(method, f"{place.url}/chaos", body)
+        answer = call(method, f"{place.url}/chaos", body, token=place.token)
         if answer.status != 200:
             raise Refused(answer.status, message_of(answer.body))
         return answer.json()

@@ -84,21 +84,26 @@ def view(
 def _effective(found: Target, name: str) -> Iterator[tuple[str, tuple[Any, str]]]:
     import msgspec
 
+    from daemons.cluster.key import load_key
     from daemons.cluster.load import settings_of
     from pdctl.places import settings
 
     cluster = found.cluster
     _, origins = settings_of(cluster, name)
-    yield "model", (cluster.model, "model" if _says_model(found) else "default")
+    yield "model", (cluster.model, "model" if _says(found, "model") else "default")
+    key = load_key(cluster)
+    yield "key", (f"set, hash {key.short_hash}" if key else "unset", key.origin if key else "-")
+    guarded = "guard_metrics"
+    yield guarded, (cluster.guard_metrics, guarded if _says(found, guarded) else "default")
     values = msgspec.to_builtins(settings(cluster, name))
     for setting, value in _flat(values, ""):
         yield setting, (value, origins.get(setting, "default"))
 
 
-def _says_model(found: Target) -> bool:
+def _says(found: Target, name: str) -> bool:
     import yaml
 
-    return "model" in yaml.safe_load(found.file.path.read_bytes())
+    return name in yaml.safe_load(found.file.path.read_bytes())
 
 
 def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

@@ -74,7 +74,7 @@ def switch(place: Place, *, on: bool, force: bool = False) -> None:
 
     body = {"on": on, "force": True} if force else {"on": on}
     try:
-        post_json(f"{place.url}/drain", body, timeout_s=SWITCH_S)
+        post_json(f"{place.url}/drain", body, token=place.token, timeout_s=SWITCH_S)
     except Unreachable as trouble:
         raise _unreachable(place, trouble) from trouble
     except Refused as refused:
@@ -90,7 +90,7 @@ def rooms_left(place: Place) -> int:
     from pdctl.survey import get_as
 
     try:
-        return sum(get_as(f"{place.url}/status", WorkerStatus).rooms.values())
+        return sum(get_as(place, "/status", WorkerStatus).rooms.values())
     except (Unreachable, Refused) as trouble:
         raise _unreachable(place, trouble) from trouble
 

@@ -9,8 +9,9 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from daemons.cluster.key import ClusterKey
+from daemons.cluster.load import is_loopback
 from daemons.protocol.topology import Role
-from daemons.runtime.guard import Guard, bearer, guard, is_loopback, tell_exposure
+from daemons.runtime.guard import Guard, bearer, guard, tell_exposure
 from daemons.runtime.http import Site, json_response, make_app, run_site
 
 KEY = ClusterKey(b"k" * 32, "here")
