@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from daemons.protocol.causes import Cause, Failure
+from daemons.protocol.chaos import Fault, FaultOrder
 from daemons.protocol.codec import (
     decode,
     decode_to_front,
@@ -23,9 +24,11 @@ from daemons.protocol.generate import (
     Ask,
     AskFor,
     Cancel,
+    Chaos,
     Drain,
     Finish,
     FinishReason,
+    LastWords,
     LookUp,
     Output,
     Outputs,
@@ -98,6 +101,7 @@ TO_RANK = {
     "finish": Finish(ROOM, ATTEMPT),
     "ask": Ask(9, AskFor.STORY, ROOM),
     "drain": Drain(on=True),
+    "chaos": Chaos(9, FaultOrder(Fault.WRITE_FREEZE, 2, ROOM, seconds=0.5)),
     "stop": Stop(),
     "route_found": RouteFound("p0", 0, PREFILL.epoch, "::1", 40000, FINGERPRINT),
     "route_failed": RouteFailed("p0", FAILURE),
@@ -118,6 +122,7 @@ TO_FRONT = {
         )
     ),
     "look_up": LookUp("p0"),
+    "last_words": LastWords("KeyError: 7"),
     "rank_ready": RankReady(
         0, 40000, "10.0.0.1:15000", "tcp", 16384, 1024, 16, FINGERPRINT, Shape(2)
     ),

@@ -19,6 +19,7 @@ VERBS = (
     "logs",
     "chat",
     "doctor",
+    "chaos",
     "config",
 )
 

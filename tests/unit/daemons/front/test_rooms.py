@@ -250,9 +250,10 @@ async def test_a_request_that_cannot_be_told_leaves_nothing_open(bench: Bench) -
             raise OverflowError("too big to tell")
 
     bench.rooms.tell = tell
-    with pytest.raises(OverflowError):
+    with pytest.raises(Refusal, match="too big to tell") as refusal:
         async with bench.call(7, 8):
             pass
+    assert (refusal.value.room, refusal.value.status) == (7, 500)
     assert len(bench.rooms) == 0
 
 
