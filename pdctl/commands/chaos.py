@@ -32,7 +32,7 @@ def chaos(
     """Let a worker fail on purpose. Refused unless the cluster file says chaos: true."""
     from daemons.protocol.chaos import Fault
     from pdctl import target
-    from pdctl.commands.drain import _worker as worker
+    from pdctl.commands.drain import worker
 
     if (fault is not None) + show + clear != 1:
         raise CommandError(

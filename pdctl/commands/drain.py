@@ -38,7 +38,7 @@ def drain(
     from pdctl import target
 
     found = target.find(config)
-    place = _worker(found.cluster, name)
+    place = worker(found.cluster, name)
     rooms = rooms_left(place)
     fate = f"are ended after {deadline:.0f} s" if force else "finish"
     words = f"{name} takes no more rooms; {rooms} open ones {fate}"
@@ -62,7 +62,7 @@ def undrain(name: options.Instance, config: options.Config = None) -> int:
     """Let a drained worker take rooms again."""
     from pdctl import target
 
-    place = _worker(target.find(config).cluster, name)
+    place = worker(target.find(config).cluster, name)
     switch(place, on=False)
     say(f"{name} takes rooms again")
     return Exit.OK
@@ -122,7 +122,8 @@ def _wait_or_end(place: Place, deadline_s: float) -> None:
         _wait(place, END_S)
 
 
-def _worker(cluster: object, name: str) -> Place:
+def worker(cluster: object, name: str) -> Place:
+    """Return the place of a worker; raises CommandError when it is none, or nowhere."""
     from daemons.cluster.model import Cluster
     from pdctl.places import WORKERS
     from pdctl.survey import located
