@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from daemons.engine.step import Begin, End, Run
+from daemons.engine.step import Begin, End, Keep, Restore, Run
 from daemons.protocol.generate import LookUp
 from daemons.protocol.ids import RoomKey
 from daemons.runtime.commands import (
@@ -45,6 +45,8 @@ Command = (
     | Begin
     | Run
     | End
+    | Keep
+    | Restore
     | ZeroRow
     | ReadRow
 )

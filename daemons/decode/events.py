@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from daemons.engine.step import StepDone, StepFailed
+from daemons.engine.step import Kept, Restored, StepDone, StepFailed
 from daemons.protocol.generate import RouteFailed, RouteFound
 from daemons.protocol.ids import RoomKey
 from daemons.protocol.metadata import Row, RowState
@@ -30,6 +30,16 @@ class RowRead:
     row: Row | None
 
 
+@dataclass(frozen=True, slots=True)
+class Retract:
+    """Take a running room out of the batch as if its pages were needed; a hook for tests.
+
+    Nothing happens to a room that does not run, nor when the host has no place for it.
+    """
+
+    key: RoomKey
+
+
 Event = (
     Submitted
     | Cancelled
@@ -42,6 +52,9 @@ Event = (
     | RowRead
     | StepDone
     | StepFailed
+    | Kept
+    | Restored
+    | Retract
     | Draining
     | Stopping
     | Tick

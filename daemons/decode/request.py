@@ -26,14 +26,15 @@ class Request:
     sent_bytes: int = 0  # that prefill reports
     output: list[int] = field(default_factory=list)
     begun: bool = False  # the engine knows it
-    in_step: bool = False
-    failure: Failure | None = None  # first cause, while a step still uses the pages
-    finished: bool = False  # the front saw a stop string, while a step still uses the pages
+    in_step: bool = False  # the engine uses the pages: a step, or a copy to or from the host
+    kept: int = 0  # pages that the host has, or is getting
+    failure: Failure | None = None  # first cause, while the engine still uses the pages
+    finished: bool = False  # the front saw a stop string, while the engine still uses the pages
 
     @property
     def promised(self) -> int:
-        """Pages that the room has not taken yet, and that nobody else may take."""
-        return self.need_pages - len(self.pages)
+        """Pages that the room has not had yet, and will have in the end."""
+        return self.need_pages - max(len(self.pages), self.kept)
 
     @property
     def expires_s(self) -> float:

@@ -20,28 +20,44 @@ class RunningBatch:
     batch_rooms: int
     rooms: dict[RoomKey, Request] = field(default_factory=dict)
 
-    def join(self, waiting: dict[RoomKey, Request]) -> list[Request]:
-        """Take rooms from ``waiting`` in order while there is a place."""
+    def join(self, waiting: dict[RoomKey, Request], returning: int = 0) -> list[Request]:
+        """Take rooms from ``waiting`` in order while there is a place; ``returning`` have one."""
         joined: list[Request] = []
-        while waiting and len(self.rooms) < self.batch_rooms:
+        while waiting and len(self.rooms) + returning < self.batch_rooms:
             key = next(iter(waiting))
             self.rooms[key] = waiting.pop(key)
             joined.append(self.rooms[key])
         return joined
 
+    def short(self, pages: Ledger) -> list[Request]:
+        """Return the rooms that cannot have the page they need now; most output goes first.
+
+        A room that steps needs one more page at most.
+        """
+        needy = [request for request in self.rooms.values() if self._lacks(request)]
+        if len(needy) <= pages.free:
+            return []
+        needy.sort(key=lambda request: (-len(request.output), request.submitted_s, request.key))
+        return needy[pages.free :]
+
     def step(self, pages: Ledger) -> list[Item]:
-        """Return the next step of every room, taking the pages it was promised."""
+        """Return the next step of every room that is not short of a page, which it takes."""
         items: list[Item] = []
+        short = {request.key for request in self.short(pages)}
         for key, request in self.rooms.items():
-            need = pages_for(request.position + 1, self.page_size)
-            if need > len(request.pages):
-                request.pages += pages.take(key, need - len(request.pages), Owner.REQUEST)
+            if key in short:
+                continue
+            if self._lacks(request):
+                request.pages += pages.take(key, 1, Owner.REQUEST)
             request.in_step = True
             item = Item(
                 key, (request.output[-1],), request.position, tuple(request.pages), samples=True
             )
             items.append(item)
         return items
+
+    def _lacks(self, request: Request) -> bool:
+        return pages_for(request.position + 1, self.page_size) > len(request.pages)
 
 
 def finish_of(request: Request) -> tuple[FinishReason | None, int | None]:

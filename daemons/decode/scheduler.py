@@ -1,26 +1,40 @@
 """The decode core: events in, commands out, and nothing else.
 
 A room waits for its prefill and for memory (prealloc), for the bytes (transfer), for the next
-batch (prebuilt), and gets a token per step (running). Memory that was offered to a writer comes
-back only through the writer's word or the proof of its death; the client's leg ends at once.
+batch (prebuilt), and gets a token per step (running); where pages are short its own are kept by the
+host for a while (retracted). Memory that was offered to a writer comes back only through the
+writer's word or the proof of its death; the client's leg ends at once.
 """
 
 from __future__ import annotations
 
 from itertools import chain
 
+from daemons.decode.budget import Budget, budget_of
 from daemons.decode.commands import Command, ReadRow, ZeroRow
 from daemons.decode.config import DecodeConfig
-from daemons.decode.events import Event, RowRead
+from daemons.decode.events import Event, Retract, RowRead
 from daemons.decode.outbox import Outbox
 from daemons.decode.prealloc_queue import PreallocQueue
 from daemons.decode.prebuilt import Prebuilt
 from daemons.decode.prefills import Prefills
 from daemons.decode.quarantine import Held, Quarantine
 from daemons.decode.request import Request
+from daemons.decode.retracted_queue import RetractedQueue, victim
 from daemons.decode.running_batch import RunningBatch, finish_of
 from daemons.decode.transfer_queue import TransferQueue
-from daemons.engine.step import Begin, End, Result, Run, StepDone, StepFailed
+from daemons.engine.step import (
+    Begin,
+    End,
+    Keep,
+    Kept,
+    Restore,
+    Restored,
+    Result,
+    Run,
+    StepDone,
+    StepFailed,
+)
 from daemons.kv.ledger import Ledger, Owner
 from daemons.kv.runs import pages_for
 from daemons.protocol.causes import Cause, Failure
@@ -56,8 +70,9 @@ STEPS = {
     "": frozenset({"prealloc"}),
     "prealloc": frozenset({"transfer", ""}),
     "transfer": frozenset({"prebuilt", ""}),
-    "prebuilt": frozenset({"running", ""}),
-    "running": frozenset({""}),
+    "prebuilt": frozenset({"running", "retracted", ""}),
+    "running": frozenset({"retracted", ""}),
+    "retracted": frozenset({"running", ""}),
 }
 
 
@@ -76,15 +91,17 @@ class Scheduler:
         self.peers = Peers(Liveness(timers.heartbeat_s, timers.peer_timeout_s))
         self.recorder = Recorder(me.instance, "decode", STEPS)
         self.prefills = Prefills(buffers, self.peers)
-        self.prealloc = PreallocQueue(engine.page_size)
+        self.prealloc = PreallocQueue()
         self.transfer = TransferQueue(timers)
         self.prebuilt = Prebuilt()
         self.running = RunningBatch(engine.page_size, engine.batch_rooms)
-        self.ending: dict[RoomKey, Request] = {}  # over, but a step still uses the pages
+        self.retracted = RetractedQueue(config.retract_tokens // engine.page_size)
+        self.ending: dict[RoomKey, Request] = {}  # over, but the engine uses the pages
         self.quarantine = Quarantine(timers.settle_s)
         self.out = Outbox(me)
         self.draining = False
         self._stepping = False
+        self._to_retract: set[RoomKey] = set()  # as soon as no step is under way
         self._now = 0.0
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -117,6 +134,12 @@ class Scheduler:
                     self._stepped(result)
             case StepFailed():
                 self._step_failed(event)
+            case Kept():
+                self._kept(event)
+            case Restored():
+                self._restored(event)
+            case Retract():
+                self._to_retract.add(event.key)
             case Draining():
                 self.draining = event.on
             case Stopping():
@@ -124,6 +147,7 @@ class Scheduler:
             case Tick():
                 self._tick()
         self._release_settled()
+        self._resume()
         self._admit()
         self._schedule()
         return self.out.take()
@@ -145,6 +169,7 @@ class Scheduler:
             self.transfer.rooms,
             self.prebuilt.rooms,
             self.running.rooms,
+            self.retracted.rooms,
         )
         return list(chain.from_iterable(stage.values() for stage in stages))
 
@@ -154,6 +179,7 @@ class Scheduler:
             or self.transfer.rooms.get(key)
             or self.prebuilt.rooms.get(key)
             or self.running.rooms.get(key)
+            or self.retracted.rooms.get(key)
         )
 
     # --- prealloc ---------------------------------------------------------------------------
@@ -195,8 +221,11 @@ class Scheduler:
             self.out.do(*self.prefills.need(request.submit.prefill, self._now))
             if (refusal := self.prefills.refusal(request.submit.prefill)) is not None:
                 self._fail(request, refusal)
-        promised = sum(r.promised for r in self._holders())
-        for request in self.prealloc.admit(self.pages, self.rows, promised, self.prefills):
+        if not self.prealloc.rooms or self.retracted.rooms:
+            return  # those that were here come first
+        places = 2 * self.running.batch_rooms - len(self._holders())
+        budget = self._budget()
+        for request in self.prealloc.admit(self.pages, self.rows, budget, places, self.prefills):
             assert request.row is not None
             request.since_s = self._now
             self.transfer.rooms[request.key] = request
@@ -211,8 +240,28 @@ class Scheduler:
         self.out.do(*self.prefills.found(route, self._now))
 
     def _holders(self) -> list[Request]:
-        stages = (self.transfer.rooms, self.prebuilt.rooms, self.running.rooms)
+        return [*self.transfer.rooms.values(), *self._ours()]
+
+    def _ours(self) -> list[Request]:
+        """Return the rooms whose memory no peer can write."""
+        stages = (self.prebuilt.rooms, self.running.rooms, self.retracted.rooms)
         return list(chain.from_iterable(stage.values() for stage in stages))
+
+    def _budget(self) -> Budget:
+        return budget_of(
+            self.pages,
+            self.config.engine.page_size,
+            self.retracted.host_pages,
+            offered=self.transfer.rooms.values(),
+            ours=self._ours(),
+            kept=self.kept_pages,
+        )
+
+    @property
+    def kept_pages(self) -> int:
+        """Pages that the host keeps, or is getting."""
+        rooms = chain(self.retracted.rooms.values(), self.ending.values())
+        return sum(request.kept for request in rooms)
 
     # --- transfer and prebuilt --------------------------------------------------------------
 
@@ -276,8 +325,9 @@ class Scheduler:
     def _schedule(self) -> None:
         if self._stepping:
             return
-        for request in self.running.join(self.prebuilt.rooms):
+        for request in self.running.join(self.prebuilt.rooms, self.retracted.returning):
             self.recorder.enter(request.key, "running", "joined the batch", self._now)
+        self._make_room()
         items = self.running.step(self.pages)
         if items:
             self._stepping = True
@@ -318,11 +368,85 @@ class Scheduler:
                 self._fail(request, failure)
 
     def _finished(self, key: RoomKey) -> None:
-        request = self.running.rooms.get(key) or self.prebuilt.rooms.get(key)
+        request = next((request for request in self._ours() if request.key == key), None)
         if request is None:
             return
         request.finished = True
         self._end(request, None)
+
+    # --- retraction -------------------------------------------------------------------------
+
+    def _make_room(self) -> None:
+        """Retract rooms until those of the batch that are short of a page will have it."""
+        for key in self._to_retract:
+            if (request := self.running.rooms.get(key)) and self._host_takes(request):
+                self._retract(request, "it was asked for")
+        self._to_retract.clear()
+        short = self.running.short(self.pages)
+        while len(short) > self.retracted.coming:
+            ours = chain(self.prebuilt.rooms.values(), self.running.rooms.values())
+            request = victim(ours)
+            if request is None or not self._host_takes(request):
+                return
+            self._retract(request, f"{len(short)} rooms are short of a page")
+            short = [other for other in short if other is not request]
+
+    def _host_takes(self, request: Request) -> bool:
+        return self.kept_pages + len(request.pages) <= self.retracted.host_pages
+
+    def _retract(self, request: Request, because: str) -> None:
+        key = request.key
+        self.prebuilt.rooms.pop(key, None)
+        self.running.rooms.pop(key, None)
+        self.retracted.rooms[key] = request
+        request.kept, request.in_step = len(request.pages), True
+        self.recorder.enter(key, "retracted", because, self._now)
+        self.out.count("retractions")
+        self.out.do(Keep(key, tuple(request.pages)))
+
+    def _kept(self, event: Kept) -> None:
+        request = self._copied(event.key, event.error)
+        if request is not None:
+            self.pages.release(request.key, request.pages, Owner.REQUEST)
+            request.pages = []
+            self.recorder.note(event.key, f"the host keeps {request.kept} pages", self._now)
+
+    def _resume(self) -> None:
+        """Bring rooms back, oldest first, as far as pages and places in the batch go."""
+        while (request := self.retracted.next()) is not None:
+            returning = self.retracted.returning
+            if len(self.running.rooms) + returning >= self.running.batch_rooms:
+                return
+            ours = [*self.running.rooms.values(), *self.prebuilt.rooms.values()]
+            alone = not ours and not returning
+            spare = 0 if alone else 1 + returning + sum(r.promised > 0 for r in ours)
+            if request.kept + spare > self.pages.free:
+                return
+            request.pages = list(self.pages.take(request.key, request.kept, Owner.REQUEST))
+            request.kept, request.in_step = 0, True
+            self.out.do(Restore(request.key, tuple(request.pages)))
+
+    def _restored(self, event: Restored) -> None:
+        request = self._copied(event.key, event.error)
+        if request is not None:
+            del self.retracted.rooms[request.key]
+            self.running.rooms[request.key] = request
+            self.recorder.enter(event.key, "running", "its pages are back", self._now)
+
+    def _copied(self, key: RoomKey, error: str) -> Request | None:
+        """Return the room whose pages were copied, unless that was its end."""
+        request = self.ending.get(key) or self.retracted.rooms.get(key)
+        if request is None:
+            return None
+        request.in_step = False
+        if request.failure is not None or request.finished:
+            self._end(request, request.failure)
+        elif error:
+            failure = Failure(Cause.ENGINE_FAILED, "retracted", self.me.instance, error)
+            self._fail(request, failure)
+        else:
+            return request
+        return None
 
     # --- ends -------------------------------------------------------------------------------
 
@@ -359,9 +483,9 @@ class Scheduler:
             self.out.abort(peer, key, failure)
 
     def _end(self, request: Request, failure: Failure | None) -> None:
-        """Take a room out; its own pages are free as soon as no step uses them."""
+        """Take a room out; its own pages are free once the engine is done with them."""
         key = request.key
-        for stage in (self.prealloc, self.transfer, self.prebuilt, self.running):
+        for stage in (self.prealloc, self.transfer, self.prebuilt, self.running, self.retracted):
             stage.rooms.pop(key, None)
         if request.in_step:
             request.failure = failure

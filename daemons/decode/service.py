@@ -7,7 +7,7 @@ from daemons.decode.commands import ReadRow, ZeroRow
 from daemons.decode.config import DecodeConfig
 from daemons.decode.events import RowRead
 from daemons.decode.scheduler import Scheduler
-from daemons.engine.step import Begin, End, Run
+from daemons.engine.step import Begin, End, Keep, Restore, Run
 from daemons.protocol.generate import Ask, Chaos
 from daemons.protocol.handshake import RegisterBuffers
 from daemons.protocol.metadata import ROW_BYTES, unpack
@@ -30,7 +30,7 @@ class Shell:
     def execute(self, command: object) -> object | None:
         """Carry out a command; a look at a row is answered at once."""
         match command:
-            case Begin() | Run() | End():
+            case Begin() | Run() | End() | Keep() | Restore():
                 self._forward.execute(command)
             case ZeroRow():
                 self._rows.zero(command.row)

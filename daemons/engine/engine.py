@@ -1,7 +1,8 @@
 """One rank's model, KV pool and sampler, behind a few blocking verbs.
 
-One thread calls ``begin``, ``forward`` and ``end``, in order; nothing here is locked. A page is a
-number here: who owns it, and whether it may be written, is the caller's business.
+One thread calls ``begin``, ``forward``, ``keep``, ``restore`` and ``end``, in order; nothing here
+is locked. A page is a number here: who owns it, and whether it may be written, is the caller's
+business.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Engine:
     _uses_varlen: bool
     _warm_tokens: int
     _rooms: dict[RoomKey, RoomState] = field(default_factory=dict)
+    _kept: dict[RoomKey, torch.Tensor] = field(default_factory=dict)  # in host memory
 
     @staticmethod
     def load(config: EngineConfig, model_dir: Path, *, kv_tokens: int | None = None) -> Engine:
@@ -115,8 +117,25 @@ class Engine:
         self._rooms[sequence.key] = begin_room(sequence, self.vocab_size)
 
     def end(self, key: RoomKey) -> None:
-        """Forget a room; harmless when it is not known."""
+        """Forget a room and what is kept of it; harmless when it is not known."""
         self._rooms.pop(key, None)
+        self._kept.pop(key, None)
+
+    @torch.inference_mode()
+    def keep(self, key: RoomKey, pages: Several[int]) -> None:
+        """Copy a room's pages, in token order, into host memory, all layers and heads."""
+        self._kept[key] = self._pool.copy_out(pages)
+
+    @torch.inference_mode()
+    def restore(self, key: RoomKey, pages: Several[int]) -> None:
+        """Copy what is kept of a room into as many pages; nothing is kept then.
+
+        Raises:
+            KeyError: nothing is kept of it.
+            ValueError: another number of pages; what is kept stays.
+        """
+        self._pool.copy_in(pages, self._kept[key])
+        del self._kept[key]
 
     @torch.inference_mode()
     def forward(self, items: Several[Item]) -> list[Result]:

@@ -7,6 +7,7 @@ regions, a run of pages is one contiguous copy, and attention reads a run as a v
 from __future__ import annotations
 
 import mmap
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -74,6 +75,26 @@ class KvPool:
             for kind in range(kinds)
             for head in range(heads)
         )
+
+    def copy_out(self, pages: Sequence[int]) -> torch.Tensor:
+        """Return the content of some pages in host memory.
+
+        Returns:
+            ``[layers, kind * kv_heads, pages, page_size * head_dim]``, a copy.
+        """
+        index = torch.tensor(pages, device=self.memory.device)
+        return self.by_page.index_select(2, index).cpu()
+
+    def copy_in(self, pages: Sequence[int], content: torch.Tensor) -> None:
+        """Put the content of as many pages into these.
+
+        Raises:
+            ValueError: another number of pages than ``content`` has.
+        """
+        if len(pages) != content.shape[2]:
+            raise ValueError(f"{len(pages)} pages for the content of {content.shape[2]}")
+        index = torch.tensor(pages, device=self.memory.device)
+        self.by_page.index_copy_(2, index, content.to(self.memory.device))
 
     def clear(self, pages: range) -> None:
         """Zero some pages in every layer and head."""

@@ -55,9 +55,31 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Command: the engine may forget a room."""
+    """Command: the engine may forget a room, and what it keeps of it."""
 
     key: RoomKey
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Command: copy a room's pages into host memory; answered by Kept.
+
+    Carried out in order with Run. The pages are read until the answer comes.
+    """
+
+    key: RoomKey
+    pages: tuple[int, ...]  # in token order
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Command: copy what is kept of a room into these pages; answered by Restored.
+
+    They are as many as were kept, and are written until the answer comes; then nothing is kept.
+    """
+
+    key: RoomKey
+    pages: tuple[int, ...]  # in token order
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +95,19 @@ class StepFailed:
 
     keys: tuple[RoomKey, ...]
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Event: a room's pages are in host memory, or (``error``) could not be brought there."""
+
+    key: RoomKey
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Event: a room's pages are what they were, or (``error``) could not be filled."""
+
+    key: RoomKey
+    error: str = ""

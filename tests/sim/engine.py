@@ -1,14 +1,28 @@
-"""A fake engine: a forward takes a while, reads and writes marks, and makes known tokens.
+"""A fake engine: it does one thing after the other, reads and writes marks, makes known tokens.
 
 Token ``i`` of a room depends on room, attempt and ``i`` alone, so that the text can be checked.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from daemons.engine.step import Begin, End, Item, Result, Run, Sequence, StepDone, StepFailed
+from daemons.engine.step import (
+    Begin,
+    End,
+    Item,
+    Keep,
+    Kept,
+    Restore,
+    Restored,
+    Result,
+    Run,
+    Sequence,
+    StepDone,
+    StepFailed,
+)
 from daemons.kv.ledger import Owner
 from daemons.protocol.generate import Sampling, TokenOut
 from daemons.protocol.ids import RoomKey
@@ -39,9 +53,11 @@ class Engine:
 
     process: Process
     sequences: dict[RoomKey, Sequence] = field(default_factory=dict)
+    kept: dict[RoomKey, list[list[int]]] = field(default_factory=dict)  # pages of marks
     running: bool = False
+    _waiting: deque[Run | Keep | Restore] = field(default_factory=deque)  # the first is under way
 
-    def do(self, command: Begin | Run | End) -> None:
+    def do(self, command: Begin | Run | End | Keep | Restore) -> None:
         """Obey, or say what is wrong with the order of the commands."""
         match command:
             case Begin(sequence):
@@ -51,23 +67,79 @@ class Engine:
             case End(key):
                 if self.sequences.pop(key, None) is None:
                     raise Violation(f"{self.process.me} ends {key}, which has not begun")
+                self.kept.pop(key, None)
             case Run(items):
                 if self.running:
                     raise Violation(f"{self.process.me} runs two forwards at once")
                 self.running = True
-                sequences = {item.key: self.sequences.get(item.key) for item in items}
                 for item in items:
-                    self._check(item, sequences[item.key])
-                world = self.process.world
-                seconds = world.rng.random() * 2 * world.plan.step_s
-                world.after(seconds, self._complete, items, sequences)
+                    self._check(item, self.sequences.get(item.key))
+                self._queue(command)
+            case Keep() | Restore():
+                self._queue(command)
 
-    def _complete(self, items: tuple[Item, ...], sequences: dict[RoomKey, Sequence]) -> None:
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way, and nothing is kept."""
+        return not self._waiting and not self.kept
+
+    def _queue(self, command: Run | Keep | Restore) -> None:
+        self._waiting.append(command)
+        if len(self._waiting) == 1:
+            self._begin_next()
+
+    def _begin_next(self) -> None:
+        world = self.process.world
+        if self._waiting:
+            world.after(world.rng.random() * 2 * world.plan.step_s, self._complete)
+
+    def _complete(self) -> None:
+        process = self.process
+        if not process.alive or process.when_thawed(self._complete):
+            return
+        command = self._waiting.popleft()
+        self._begin_next()
+        match command:
+            case Run(items):
+                self._forward(items)
+            case Keep(key, pages):
+                self._copy_out(key, pages)
+            case Restore(key, pages):
+                self._copy_in(key, pages)
+
+    def _copy_out(self, key: RoomKey, pages: tuple[int, ...]) -> None:
+        process = self.process
+        self._check_own(key, pages)
+        process.world.seen["rooms retracted"] += 1
+        if self._breaks():
+            process.deliver(Kept(key, "no host memory"))
+            return
+        if key in self.kept:
+            raise Violation(f"{process.me} keeps {key} twice")
+        self.kept[key] = [process.memory.page(page) for page in pages]
+        process.deliver(Kept(key))
+
+    def _copy_in(self, key: RoomKey, pages: tuple[int, ...]) -> None:
+        process = self.process
+        self._check_own(key, pages)
+        if self._breaks():
+            process.deliver(Restored(key, "the copy broke"))
+            return
+        kept = self.kept.pop(key, [])
+        if len(kept) != len(pages):
+            raise Violation(f"{process.me} restores {key} to {pages}, kept are {len(kept)} pages")
+        for page, marks in zip(pages, kept, strict=True):
+            process.memory.put_page(page, marks)
+        process.deliver(Restored(key))
+
+    def _breaks(self) -> bool:
+        world = self.process.world
+        rate = world.plan.copy_failure
+        return world.faulty and rate > 0 and world.rng.random() < rate
+
+    def _forward(self, items: tuple[Item, ...]) -> None:
         process, world = self.process, self.process.world
-        if not process.alive:
-            return
-        if process.when_thawed(lambda: self._complete(items, sequences)):
-            return
+        sequences = {item.key: self.sequences.get(item.key) for item in items}
         self.running = False
         plan, rng = world.plan, world.rng
         if world.faulty and plan.step_failure and rng.random() < plan.step_failure:
@@ -100,9 +172,12 @@ class Engine:
         )
         if item.tokens != right or not item.tokens or item.samples is not (end >= prompt):
             raise Violation(f"{process.me} runs wrong tokens for {key}: {item}")
-        for page in item.pages:
-            if process.core.pages.owner(page) != (Owner.REQUEST, key):
-                owner = process.core.pages.owner(page)
-                raise Violation(f"{process.me} runs {key} on page {page} of {owner}")
+        self._check_own(key, item.pages)
         if not process.memory.holds(key, item.pages, item.start):
             raise Violation(f"{process.me} reads KV that is not {key}'s own: {item}")
+
+    def _check_own(self, key: RoomKey, pages: tuple[int, ...]) -> None:
+        for page in pages:
+            owner = self.process.core.pages.owner(page)
+            if owner != (Owner.REQUEST, key):
+                raise Violation(f"{self.process.me} uses page {page} of {owner} for {key}")

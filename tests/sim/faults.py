@@ -10,6 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
+from daemons.decode.events import Retract
 from daemons.decode.quarantine import LOOKS
 from daemons.decode.scheduler import Scheduler as DecodeCore
 from daemons.runtime.events import ConnectionLost, Draining, Stopping
@@ -63,6 +64,19 @@ def schedule(world: World, rng: Random, end_s: float) -> None:
         world.at(moment(), _flap, world, one, other)
     for _ in range(plan.drains):
         world.at(moment(), _drain, world, rng.choice(instances), rng.random() * 2)
+
+
+def squeeze(world: World, rng: Random, end_s: float) -> None:
+    """Put moments on the calendar at which running rooms are retracted, calm plans included."""
+    for _ in range(world.plan.retractions):
+        world.at(rng.random() * end_s, _retract, world, rng.choice(world.decode_names))
+
+
+def _retract(world: World, name: str) -> None:
+    process = world.current[name]
+    if process.alive and isinstance(process.core, DecodeCore):
+        for key in list(process.core.running.rooms):
+            process.deliver(Retract(key))
 
 
 def _when(

@@ -104,9 +104,12 @@ class Front:
         edges = (1, plan.page_size, plan.chunk_tokens, 2 * plan.chunk_tokens, rng.randint(1, 24))
         length = max(1, min(rng.choice(edges) + rng.choice((-1, 0, 1)), 28))
         most = rng.choice((1, 2, 5, 12))
+        if plan.long_texts:
+            length, most = rng.randint(1, 8), rng.choice((12, 20, 30))
         limit = min(plan.decode_pages, plan.prefill_pages) * plan.page_size
         if must_succeed:
-            length, most = min(length, 8, max(1, limit // 2)), min(most, 5, max(1, limit // 2))
+            length, most = min(length, 8, max(1, limit // 2)), min(most, max(1, limit // 2))
+            most = most if plan.calm else min(most, 5)
         ending = (token(key, rng.randint(0, most)),) if rng.random() < 0.4 else ()
         ignore = rng.random() < 0.2
         sampling = Sampling(max_tokens=most, eos_token_ids=ending, ignore_eos=ignore)

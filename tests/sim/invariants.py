@@ -56,7 +56,10 @@ def _prefill(core: PrefillCore) -> Iterable[Holding]:
 def _decode(core: DecodeCore) -> Iterable[Holding]:
     for request in core.transfer.rooms.values():
         yield request.key, Owner.WRITER, tuple(request.pages), request.row
-    for stage in (core.prealloc.rooms, core.prebuilt.rooms, core.running.rooms, core.ending):
+    if core.kept_pages > core.retracted.host_pages:
+        raise Violation(f"{core.kept_pages} pages kept, the host has {core.retracted.host_pages}")
+    ours = (core.prebuilt.rooms, core.running.rooms, core.retracted.rooms, core.ending)
+    for stage in (core.prealloc.rooms, *ours):
         for request in stage.values():
             yield request.key, Owner.REQUEST, tuple(request.pages), request.row
     for key, held in core.quarantine.rooms.items():
@@ -105,7 +108,7 @@ def check_idle(process: Process) -> None:
         "ending": len(core.ending),
         "recorder": sum(core.recorder.counts().values()),
         "sequences": len(process.engine.sequences),
-        "forward": process.engine.running,
+        "engine": not process.engine.idle,
         "lanes": not process.lanes.idle,
     }
     if isinstance(core, PrefillCore):

@@ -6,7 +6,7 @@ all, and then every room must succeed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from daemons.cluster.worker import Timers
@@ -78,6 +78,11 @@ class Plan:
     flaps: int  # connections that are lost without a reason
     drains: int
     accidents: int  # a writer is cut, killed or frozen while it writes
+    # overcommitting
+    host_pages: int  # that a decode may keep
+    copy_failure: float  # of a copy to the host, or back
+    long_texts: bool  # short prompts, long answers, all at once
+    retractions: int  # moments at which all running rooms of a decode are told to leave
 
 
 def draw(seed: int) -> Plan:
@@ -99,7 +104,7 @@ def draw(seed: int) -> Plan:
     roomy = rng.choice((1.0, 1.5, 3.0))
     rooms = 5 + int(35 * rng.random() ** 4)
     tight = not calm and rng.random() < 0.1
-    return Plan(
+    plan = Plan(
         seed=seed,
         calm=calm,
         prefills=1 + (rng.random() < 0.3),
@@ -152,6 +157,24 @@ def draw(seed: int) -> Plan:
         flaps=times(3, 0.2),
         drains=times(1, 0.15),
         accidents=times(2, 0.3),
+        host_pages=int(whole * rng.choice((0.0, 0.5, 1.0, 2.0, 4.0))),
+        copy_failure=rate(0.1, 0.3),
+        retractions=rng.choice((0, 0, 0, 1, 4)),
+        long_texts=rng.random() < 0.25,
+    )
+    if not plan.long_texts:
+        return plan
+    return replace(
+        plan,
+        span_s=0.5,
+        rooms=8 + plan.rooms // 3,
+        batch_rooms=max(4, plan.batch_rooms),
+        decode_rows=max(4, plan.decode_rows),
+        decode_pages=whole + rng.randint(0, whole),
+        host_pages=whole * rng.choice((1, 2, 4)),
+        prefill_rows=8,
+        prefill_pages=4 * whole,
+        page_s=page_s / 8,
     )
 
 

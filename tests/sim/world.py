@@ -146,7 +146,11 @@ class World:
             return core, memory
         memory = Memory(plan.page_size, plan.decode_pages, plan.decode_rows)
         decode = DecodeConfig(
-            rows=plan.decode_rows, engine=engine, timers=plan.timers, max_rooms=plan.max_rooms
+            rows=plan.decode_rows,
+            engine=engine,
+            timers=plan.timers,
+            max_rooms=plan.max_rooms,
+            retract_tokens=plan.host_pages * plan.page_size,
         )
         return DecodeCore(me, decode, self._buffers(me, address), plan.decode_pages), memory
 
@@ -174,6 +178,7 @@ class World:
             self.start(name)
         self.front.plan_rooms()
         end_s = plan.span_s + 6.0
+        faults.squeeze(self, Random(f"retractions {plan.seed}"), end_s)
         if not plan.calm:
             faults.schedule(self, Random(f"faults {plan.seed}"), end_s)
         self._run_until(end_s)

@@ -47,6 +47,33 @@ def test_a_step_takes_no_page_that_it_does_not_need() -> None:
     assert pages.free == 2
 
 
+def test_places_of_rooms_that_come_back_are_not_given_away() -> None:
+    batch = RunningBatch(4, batch_rooms=2)
+    waiting = {key(n): room(n) for n in (1, 2)}
+    assert [request.key for request in batch.join(waiting, returning=1)] == [key(1)]
+
+
+def test_the_rooms_with_the_least_output_are_short_when_pages_are() -> None:
+    batch, pages = RunningBatch(4, 9), Ledger(4)
+    for number, output in ((1, (7,)), (2, (7, 8, 9, 7, 8)), (3, (7,))):
+        request = room(number, tokens=4, output=output)
+        request.pages = list(pages.take(key(number), 1, Owner.REQUEST))
+        batch.rooms[key(number)] = request
+    assert [request.key for request in batch.short(pages)] == [key(1), key(3)]
+    assert [item.key for item in batch.step(pages)] == [key(2)]
+    assert not batch.rooms[key(1)].in_step
+    assert pages.free == 0
+
+
+def test_a_room_that_needs_no_page_steps_although_none_is_free() -> None:
+    batch, pages = RunningBatch(4, 9), Ledger(1)
+    request = room(1, tokens=2)
+    request.pages = list(pages.take(key(1), 1, Owner.REQUEST))
+    batch.rooms[key(1)] = request
+    assert batch.short(pages) == []
+    assert len(batch.step(pages)) == 1
+
+
 @pytest.mark.parametrize(
     ("output", "sampling", "finish"),
     [

@@ -230,3 +230,38 @@ def test_bf16_says_almost_what_fp32_says() -> None:
         talk_on(engine, [talk], 1)
         pairs.append(torch.tensor([token.logprob for token in talk.prompt_logprobs[1:]]))
     assert (pairs[0] - pairs[1]).abs().mean() < 0.3
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(seed=7, max_tokens=64)])
+def test_a_text_goes_on_in_other_pages_as_if_it_had_never_left(
+    engine: Engine, sampling: Sampling
+) -> None:
+    prompt = tuple(range(3, 40))
+    plain = Talk(RoomKey(21, 1), prompt, (0, 1, 2, 3), sampling)
+    begin(engine, [plain])
+    talk_on(engine, [plain], 16)
+    engine.end(plain.key)
+    moved = Talk(RoomKey(21, 1), prompt, (3, 1, 0), sampling)
+    begin(engine, [moved])
+    talk_on(engine, [moved], 9)
+    engine.keep(moved.key, moved.pages)
+    other = Talk(RoomKey(22, 1), tuple(range(50, 90)), (0, 1, 2, 3))  # in the very same pages
+    begin(engine, [other])
+    talk_on(engine, [other], 5)
+    engine.restore(moved.key, (2, 0, 3))
+    moved.pages = (2, 0, 3, 1)
+    talk_on(engine, [moved], 16)
+    assert moved.tokens == plain.tokens
+    with pytest.raises(KeyError):
+        engine.restore(moved.key, (2, 0, 3))
+
+
+def test_what_is_kept_ends_with_its_room_and_needs_as_many_pages(engine: Engine) -> None:
+    talk = Talk(RoomKey(23, 1), (1, 2, 3), (0, 1))
+    begin(engine, [talk])
+    engine.keep(talk.key, (0, 1))
+    with pytest.raises(ValueError, match="1 pages for the content of 2"):
+        engine.restore(talk.key, (0,))
+    engine.end(talk.key)
+    with pytest.raises(KeyError):
+        engine.restore(talk.key, (0, 1))

@@ -63,3 +63,17 @@ def test_clearing_pages_leaves_the_others(pool: KvPool) -> None:
     pool.clear(range(1, 3))
     assert not pool.memory[:, :, :, 1:3].any()
     assert bool((pool.memory[:, :, :, [0, 3, 4]] == 1).all())
+
+
+def test_pages_come_back_as_they_went_and_others_are_left_alone(pool: KvPool) -> None:
+    pool.memory.copy_((torch.arange(pool.memory.numel()) % 251 + 1).view_as(pool.memory))
+    before = pool.memory.clone()
+    content = pool.copy_out([2, 0])
+    assert tuple(content.shape) == (LAYERS, 2 * HEADS, 2, PAGE_SIZE * HEAD_DIM)
+    pool.clear(range(PAGES))
+    pool.copy_in([1, 3], content)
+    assert torch.equal(pool.memory[:, :, :, 1], before[:, :, :, 2])
+    assert torch.equal(pool.memory[:, :, :, 3], before[:, :, :, 0])
+    assert not pool.memory[:, :, :, [0, 2, 4]].any()
+    with pytest.raises(ValueError, match="1 pages for the content of 2"):
+        pool.copy_in([1], content)

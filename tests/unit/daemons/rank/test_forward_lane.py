@@ -6,7 +6,19 @@ import pytest
 
 from daemons.engine.config import EngineConfig
 from daemons.engine.engine import Engine
-from daemons.engine.step import Begin, End, Item, Run, Sequence, StepDone, StepFailed
+from daemons.engine.step import (
+    Begin,
+    End,
+    Item,
+    Keep,
+    Kept,
+    Restore,
+    Restored,
+    Run,
+    Sequence,
+    StepDone,
+    StepFailed,
+)
 from daemons.protocol.generate import Sampling
 from daemons.protocol.ids import RoomKey
 from daemons.rank.forward_lane import ForwardLane
@@ -69,3 +81,23 @@ def test_a_forward_that_breaks_names_its_rooms_and_the_lane_goes_on(
 
 def _out_of_memory(*_: object) -> object:
     raise MemoryError("no memory is left")
+
+
+def test_pages_are_kept_and_restored_in_order_and_each_is_told(engine: Engine) -> None:
+    wake = Wake()
+    lane = ForwardLane(engine, wake)
+    lane.execute(Begin(Sequence(KEY, Sampling(temperature=0), (5, 6))))
+    lane.execute(Run((Item(KEY, (5, 6), 0, (0,), samples=True),)))
+    next_event(wake)
+    lane.execute(Keep(KEY, (0,)))
+    assert next_event(wake) == Kept(KEY)
+    lane.execute(Restore(KEY, (2,)))
+    assert next_event(wake) == Restored(KEY)
+    lane.execute(Restore(KEY, (2,)))
+    event = next_event(wake)
+    assert isinstance(event, Restored)
+    assert "KeyError" in event.error
+    lane.execute(Keep(KEY, (4000,)))
+    event = next_event(wake)
+    assert isinstance(event, Kept)
+    assert event.error
