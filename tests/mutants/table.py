@@ -1,0 +1,177 @@
+"""The breakages: each would let another request's bytes into an answer, or lose an end."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+SIM = "sim:"  # followed by a number of seeds
+CORE = "tests/unit/daemons"
+SEEDS = f"{SIM}150"
+
+
+class Mutant(NamedTuple):
+    """``old`` stands once in ``file``; ``test`` is a test's id, or ``sim:`` and seeds."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+QUARANTINE = "daemons/decode/quarantine.py"
+DECODE = "daemons/decode/scheduler.py"
+PREFILL = "daemons/prefill/scheduler.py"
+LANES = "daemons/prefill/write_lanes.py"
+
+MUTANTS = (
+    Mutant(
+        "quarantine is released by a timer",
+        QUARANTINE,
+        "if held.settles_s is not None and held.settles_s <= awake_s",
+        "if now - held.asked_s >= 0.5",
+        SEEDS,
+    ),
+    Mutant(
+        "a cut write counts as clean",
+        QUARANTINE,
+        "held.settles_s = awake_s if fence is Fence.CLEAN else awake_s + self.settle_s",
+        "held.settles_s = awake_s",
+        SEEDS,
+    ),
+    Mutant(
+        "a dead writer's bytes are not waited for",
+        QUARANTINE,
+        "held.settles_s = self._awake(now) + self.settle_s",
+        "held.settles_s = self._awake(now)",
+        SEEDS,
+    ),
+    Mutant(
+        "time in the freezer counts as waiting",
+        QUARANTINE,
+        "self._awake_s += min(passed_s, self.settle_s / LOOKS)",
+        "self._awake_s += passed_s",
+        SEEDS,
+    ),
+    Mutant(
+        "the abort is not repeated",
+        QUARANTINE,
+        "if held.settles_s is None and now - held.asked_s >= ABORT_EVERY_S",
+        "if False",
+        SEEDS,
+    ),
+    Mutant(
+        "failed pages are free at once",
+        DECODE,
+        "            self._isolate(request, failure, fence)",
+        "            self._isolate(request, failure, Fence.CLEAN)",
+        SEEDS,
+    ),
+    Mutant(
+        "a row is offered as it is",
+        DECODE,
+        "            self.out.do(ZeroRow(request.row))\n",
+        "",
+        SEEDS,
+    ),
+    Mutant(
+        "FAILED is said while writes are under way",
+        PREFILL,
+        "        if request.unsettled:\n            return\n        if self.tombs",
+        "        if self.tombs",
+        SEEDS,
+    ),
+    Mutant(
+        "an ended room is not remembered",
+        "daemons/runtime/tombstones.py",
+        "        stone = self._stones.get(key)\n",
+        "        stone = None\n",
+        SEEDS,
+    ),
+    Mutant(
+        "pages are free while a forward uses them",
+        PREFILL,
+        "        if request.step_tokens:\n            return\n",
+        "",
+        SEEDS,
+    ),
+    Mutant(
+        "silence counts as death",
+        "daemons/runtime/liveness.py",
+        "self._watched[peer].life = Life.SUSPECT",
+        "self.bury(peer)",
+        SEEDS,
+    ),
+    Mutant(
+        "a message for an earlier life is obeyed",
+        "daemons/runtime/mailbox.py",
+        "if message.to_epoch != self._me.epoch:",
+        "if False:",
+        f"{CORE}/runtime/test_mailbox.py",
+    ),
+    Mutant(
+        "a row of another room is taken",
+        "daemons/protocol/metadata.py",
+        "if (room, attempt) != key:",
+        "if False:",
+        f"{CORE}/protocol/test_metadata.py",
+    ),
+    Mutant(
+        "a torn row is taken",
+        "daemons/protocol/metadata.py",
+        "or crc != zlib.crc32(whole) or",
+        "or",
+        f"{CORE}/protocol/test_metadata.py",
+    ),
+    Mutant(
+        "the row is written before the pages",
+        LANES,
+        "            if pages:\n                self._backend.write(buffers.session, pages)\n"
+        "            sent_bytes = sum(copy.bytes for copy in pages)\n"
+        "            if command.row is not None:\n"
+        "                self._backend.write(buffers.session, [self._row(command, buffers)])\n",
+        "            sent_bytes = sum(copy.bytes for copy in pages)\n"
+        "            if command.row is not None:\n"
+        "                self._backend.write(buffers.session, [self._row(command, buffers)])\n"
+        "            if pages:\n                self._backend.write(buffers.session, pages)\n"
+        "            if command.row is not None:\n",
+        f"{CORE}/prefill/test_write_lanes.py",
+    ),
+    Mutant(
+        "a write that was called off is done all the same",
+        LANES,
+        "        if key in self._called_off:\n            return WriteSkipped(key)\n",
+        "",
+        f"{CORE}/prefill/test_write_lanes.py",
+    ),
+    Mutant(
+        "an unknown trouble of a write counts as clean",
+        LANES,
+        "lambda why: WriteFailed(command.key, cut=True, detail=why)",
+        "lambda why: WriteFailed(command.key, cut=False, detail=why)",
+        f"{CORE}/prefill/test_write_lanes.py",
+    ),
+    Mutant(
+        "a failed write's engine lives on",
+        "daemons/transfer/mooncake.py",
+        "                    sender, known.sender = known.sender, None\n"
+        "                    sender.end()\n",
+        "                    self.__dict__.setdefault('kept', []).append(known.sender)\n"
+        "                    known.sender = None\n",
+        "tests/conformance/test_transfer_backend.py",
+    ),
+    Mutant(
+        "unsent bytes stay in the kernel",
+        "daemons/transfer/sockets.py",
+        'struct.pack("@ii", 1, 0)',
+        'struct.pack("@ii", 0, 0)',
+        f"{CORE}/transfer/test_sockets.py",
+    ),
+    Mutant(
+        "a page outside of the pool is written",
+        "daemons/prefill/decodes.py",
+        "if pages and max(pages) >= buffers.pages:",
+        "if False:",
+        f"{CORE}/prefill/test_decodes.py",
+    ),
+)
