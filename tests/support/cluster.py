@@ -22,6 +22,10 @@ from typing import Any, TypeVar
 
 import yaml
 
+from daemons.cluster.key import ClusterKey, load_key
+from daemons.cluster.load import load
+from daemons.protocol.topology import Role
+from daemons.runtime.guard import bearer
 from daemons.runtime.http import url_of
 
 UP_S = 120
@@ -39,17 +43,21 @@ class Cluster:
     environment: dict[str, str]
     lb: str  # base URL
     book: str  # base URL
+    key: ClusterKey | None = None
 
     def pdctl(self, *words: str, within_s: float = 60) -> subprocess.CompletedProcess[str]:
         """Run pdctl against this cluster; the result is the caller's to judge."""
-        argv = [sys.executable, "-m", "pdctl", words[0], "--config", str(self.file), *words[1:]]
+        argv = [sys.executable, "-m", "pdctl", *words, "--config", str(self.file)]
         return subprocess.run(
             argv, env=self.environment, capture_output=True, text=True, timeout=within_s
         )
 
     def instances(self) -> dict[str, dict[str, Any]]:
         """Return what the phone book lists, by instance."""
-        return {row["instance"]: row for row in get(f"{self.book}/instances")}
+        return {
+            row["instance"]: row
+            for row in get(f"{self.book}/instances", headers=bearer(self.key, Role.BOOTSTRAP))
+        }
 
     def url(self, instance: str) -> str:
         """Return the base URL of a worker."""
@@ -58,7 +66,7 @@ class Cluster:
 
     def status(self, instance: str) -> dict[str, Any]:
         """Return a worker's own status."""
-        return get(f"{self.url(instance)}/status")
+        return get(f"{self.url(instance)}/status", headers=bearer(self.key, Role.PREFILL))
 
     def daemon_pids(self, instance: str) -> list[int]:
         """Return the processes of any daemon, a front before its rank."""
@@ -83,9 +91,10 @@ class Cluster:
         return rooms == 0 and pages and rows
 
 
-def get(url: str, within_s: float = 5.0) -> Any:
+def get(url: str, within_s: float = 5.0, *, headers: dict[str, str] | None = None) -> Any:
     """Return the JSON of a GET."""
-    with urllib.request.urlopen(url, timeout=within_s) as answer:
+    request = urllib.request.Request(url, headers=headers or {})
+    with urllib.request.urlopen(request, timeout=within_s) as answer:
         return json.load(answer)
 
 
@@ -146,12 +155,13 @@ def running(folder: Path, model: str, **sections: Any) -> Iterator[Cluster]:
     environment = {**os.environ, "XDG_STATE_HOME": str(state)}
     address = document.get("hosts", {}).get("local", {}).get("address", "127.0.0.1")
     book = url_of(address, port)
-    cluster = Cluster(file, environment, "", book)
+    key = load_key(load(file).cluster)
+    cluster = Cluster(file, environment, "", book, key)
     try:
         came = cluster.pdctl("up", "--detach", "--timeout", str(UP_S), within_s=UP_S + 30)
         assert came.returncode == 0, f"pdctl up: {came.stderr}\n{_logs(state)}"
         lb = cluster.instances()["lb"]
-        yield Cluster(file, environment, url_of(lb["http_host"], lb["http_port"]), book)
+        yield Cluster(file, environment, url_of(lb["http_host"], lb["http_port"]), book, key)
     finally:
         gone = cluster.pdctl("down", "--yes", within_s=DOWN_S + 30)
     assert gone.returncode == 0, gone.stderr
