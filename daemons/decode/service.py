@@ -5,7 +5,7 @@ from __future__ import annotations
 from daemons.cluster.load import read_settings
 from daemons.decode.commands import ReadRow, ZeroRow
 from daemons.decode.config import DecodeConfig
-from daemons.decode.events import RowRead
+from daemons.decode.events import Retract, RowRead
 from daemons.decode.scheduler import Scheduler
 from daemons.engine.step import Begin, End, Keep, Restore, Run
 from daemons.protocol.generate import Ask, Chaos
@@ -78,4 +78,4 @@ def run_rank(flags: Flags) -> int:
     buffers = buffers_of(equipment, config)
     core = Scheduler(flags.me, config, buffers, equipment.engine.pages)
     shell = Shell(equipment, core)
-    return equipment.run(core, shell)
+    return equipment.run(core, shell, Retract)

@@ -30,6 +30,7 @@ class Fault(StrEnum):
     ENGINE_REJECT = "engine.reject"  # the engine refuses one room of a batch
     ENGINE_RAISE = "engine.raise"  # a whole forward raises
     ENGINE_DELAY = "engine.delay"  # a forward takes ``seconds`` longer
+    ROOM_RETRACT = "room.retract"  # decode: a running room leaves the batch and comes back
     PAGES_SHRINK = "pages.shrink"  # ``amount`` free pages are taken away, until clear
     ROWS_SHRINK = "rows.shrink"  # the same of metadata rows
     DEADLINES_SCALE = "deadlines.scale"  # every deadline times ``amount``, until clear

@@ -8,7 +8,7 @@ is taken away is on the books.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ import msgspec
 
 from daemons.cluster.worker import Timers
 from daemons.engine.engine import Engine
-from daemons.engine.step import Item, Result
+from daemons.engine.step import Item, Result, StepDone
 from daemons.engine.step import Sequence as Room
 from daemons.kv.ledger import Ledger, Owner
 from daemons.protocol.chaos import LASTING, Fault, FaultOrder, flaw
@@ -34,6 +34,8 @@ from daemons.transfer.backend import Copy, Region, TransferBackend, WriteCut
 REORDER_S = 1.0  # a message that nobody overtakes leaves after so long
 SCALED = ("handshake_s", "queue_s", "destination_s", "progress_s", "peer_timeout_s")
 TAKEN = RoomKey(0, 1)  # holds the memory that was taken away; no room is 0
+
+Retract = Callable[[RoomKey], object]
 
 
 class Faulty(Protocol):
@@ -166,9 +168,11 @@ class ChaosBackend:
 class ChaosCore:
     """A core whose messages get lost, come twice, late or broken; the reactor's thread."""
 
-    def __init__(self, core: Core, faults: Faults) -> None:
+    def __init__(self, core: Core, faults: Faults, retract: Retract | None = None) -> None:
+        """``retract`` makes the event by which this core takes a room out of its batch."""
         self._core = core
         self._faults = faults
+        self.retract = retract
         self._late: dict[PeerId, tuple[float, Send]] = {}
         self.scale = 1.0  # of every deadline
 
@@ -185,10 +189,19 @@ class ChaosCore:
             scaled = msgspec.structs.replace(submit, timeout_s=submit.timeout_s * self.scale)
             event = Submitted(scaled)
         commands: list[object] = []
-        for command in self._core.handle(event, now):
-            commands += self._changed(command, now)
+        for one in (*self._retractions(event), event):
+            for command in self._core.handle(one, now):
+                commands += self._changed(command, now)
         commands += self._overdue(now)
         return commands
+
+    def _retractions(self, event: object) -> list[object]:
+        """Return what goes before a step's results: rooms of it that shall leave the batch."""
+        if self.retract is None or not isinstance(event, StepDone):
+            return []
+        keys = [result.key for result in event.results]
+        struck = [key for key in keys if self._faults.take(Fault.ROOM_RETRACT, room=key.room)]
+        return [self.retract(key) for key in struck]
 
     def _changed(self, command: object, now: float) -> list[object]:
         match command:
@@ -279,6 +292,8 @@ class ChaosShell:
             return ""
         if refused := flaw(order):
             return refused
+        if order.fault is Fault.ROOM_RETRACT and self._wrapped.retract is None:
+            return f"{order.fault.value}: only a decode has rooms to retract"
         if order.fault not in LASTING:
             self._faults.arm(order)
             return ""
@@ -328,8 +343,10 @@ class Hooks:
         self.backend = ChaosBackend(backend, engine, self._faults)
         self.steps: Steps = ChaosEngine(engine, role, self._faults)
 
-    def around(self, core: Any, shell: Shell, mailbox: SendsBytes) -> tuple[Core, Shell]:
+    def around(
+        self, core: Any, shell: Shell, mailbox: SendsBytes, retract: Retract | None = None
+    ) -> tuple[Core, Shell]:
         """Return core and shell as the reactor is to see them."""
         self.backend.pages = core.pages
-        wrapped = ChaosCore(core, self._faults)
+        wrapped = ChaosCore(core, self._faults, retract)
         return wrapped, ChaosShell(shell, core, wrapped, mailbox, self._faults)

@@ -15,7 +15,7 @@ from daemons.engine.engine import Engine
 from daemons.protocol.generate import RankReady
 from daemons.protocol.ids import PeerId
 from daemons.protocol.topology import Role
-from daemons.rank.chaos import Hooks
+from daemons.rank.chaos import Hooks, Retract
 from daemons.rank.forward_lane import Steps
 from daemons.runtime.log import Logger, configure, logger
 from daemons.runtime.mailbox import Mailbox
@@ -53,10 +53,13 @@ class Equipment:
     context: zmq.Context[zmq.Socket[bytes]]
     hooks: Hooks | None  # where the cluster file allows faults
 
-    def run(self, core: Core, shell: Shell) -> int:
-        """Serve until the front says stop; returns the exit code."""
+    def run(self, core: Core, shell: Shell, retract: Retract | None = None) -> int:
+        """Serve until the front says stop; returns the exit code.
+
+        ``retract`` makes the event that takes a room out of decode's batch, for a fault.
+        """
         if self.hooks is not None:
-            core, shell = self.hooks.around(core, shell, self.mailbox)
+            core, shell = self.hooks.around(core, shell, self.mailbox, retract)
         self.announce()
         code = self.reactor.run(core, shell)
         self.close()

@@ -10,7 +10,7 @@ import pytest
 
 from daemons.engine.config import EngineConfig
 from daemons.engine.engine import Engine
-from daemons.engine.step import Item
+from daemons.engine.step import Item, Result, StepDone
 from daemons.engine.step import Sequence as Room
 from daemons.kv.ledger import Ledger, Owner
 from daemons.prefill.scheduler import Scheduler
@@ -272,6 +272,16 @@ def test_a_mangled_message_differs_by_one_bit_and_other_commands_go_on(faults: F
     (raw,) = wire.sent
     assert sum(byte.bit_count() for byte in raw) == 1
     assert shell.execute("other") == "other"
+
+
+def test_a_room_of_a_step_is_retracted_before_its_result_comes(faults: Faults) -> None:
+    core = ChaosCore(Echo(), faults, lambda key: ("retract", key))
+    faults.arm(FaultOrder(Fault.ROOM_RETRACT, room=7))
+    step = StepDone((Result(RoomKey(8, 1)), Result(KEY)))
+    assert core.handle(step, 0.0) == [("retract", KEY), step]
+    assert core.handle(step, 0.0) == [step]
+    shell, _ = shell_of(prefill_core(), faults)
+    assert "only a decode" in str(order(shell, Fault.ROOM_RETRACT)["refused"])
 
 
 def test_hooks_join_the_core_with_the_backend(engine: Engine) -> None:
