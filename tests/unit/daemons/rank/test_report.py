@@ -50,7 +50,13 @@ def test_a_status_has_the_pools_of_the_core_and_what_the_mailbox_dropped() -> No
         "quarantined": 0,
     }
     assert body["pages_total"] == 4
-    assert body["rooms"] == {"prealloc": 0, "transfer": 0, "prebuilt": 0, "running": 0}
+    assert body["rooms"] == {
+        "prealloc": 0,
+        "transfer": 0,
+        "prebuilt": 0,
+        "running": 0,
+        "retracted": 0,
+    }
     assert body["counters"] == {"messages_dropped:no message": 2.0}
     assert body["up_s"] == 3.0
     assert body["state"] == "ready"
