@@ -24,7 +24,11 @@ OPEN_TO_CLIENTS = (
 
 def app_of(service: Service) -> web.Application:
     """Return the application."""
-    app = make_app(body_bytes_limit=service.config.max_body_bytes, guard=service.guard.middleware)
+    app = make_app(
+        body_bytes_limit=service.config.max_body_bytes,
+        connections_limit=service.config.max_connections,
+        guard=service.guard.middleware,
+    )
     for part in (service, Aside(service), Overview(service)):
         app.add_routes(part.routes())
     return app

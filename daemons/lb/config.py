@@ -37,5 +37,6 @@ class LbConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     lease_s: Seconds = 10.0  # own registration, renewed at a third of it
     drain_s: Seconds = 60.0  # SIGTERM: open requests may finish for so long
     max_items: Annotated[int, msgspec.Meta(ge=1)] = 256  # prompts of one request
+    max_connections: Annotated[int, msgspec.Meta(ge=1)] = 4096  # of clients; more get 503
     max_body_bytes: Annotated[int, msgspec.Meta(ge=1024)] = 32 << 20  # of one request
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -7,6 +7,8 @@ comes as an event of a stream. A body is read only up to the application's limit
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
 import math
 import socket
@@ -22,11 +24,15 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.ids import room_hex
+from daemons.runtime.door import CONNECTIONS_LIMIT, Door
 from daemons.runtime.log import logger
 
 BODY_BYTES_LIMIT = 32 << 20
 RETRY_AFTER_S = 1  # told with every 503 that names no time of its own
 STOP_S = 5.0  # open requests may end for so long when a site closes
+IDLE_S = 75.0  # a connection between two requests
+BODY_S = 60.0  # a request's body is here within
+DOOR = web.AppKey("door", Door)
 UNREAD_S = 120.0  # a client that reads nothing, or is gone without a word, is cut after so long
 
 T = TypeVar("T")
@@ -145,10 +151,14 @@ async def read_body(request: web.Request) -> bytes:
     """Return the body, decompressed.
 
     Raises:
-        Refusal: 400, it is not whole or not in the encoding that its head names.
+        Refusal: 400, it is not whole or not in the encoding that its head names; 408, it does not
+            come within ``BODY_S``.
     """
     try:
-        return await request.read()
+        async with asyncio.timeout(BODY_S):
+            return await request.read()
+    except TimeoutError as error:
+        raise Refusal(408, f"body: not here within {BODY_S:g} s") from error
     except (web.RequestPayloadError, web.PayloadAccessError) as error:
         raise invalid(f"body: {error}") from error
 
@@ -156,6 +166,8 @@ async def read_body(request: web.Request) -> bytes:
 @web.middleware
 async def errors_in_shape(request: web.Request, handler: Answering) -> web.StreamResponse:
     """Give every error of the routes below the one shape; log those nobody expected."""
+    if DOOR in request.app:
+        request.app[DOOR].passed(request)
     try:
         return await handler(request)
     except Refusal as refusal:
@@ -175,11 +187,16 @@ async def errors_in_shape(request: web.Request, handler: Answering) -> web.Strea
 
 
 def make_app(
-    *, body_bytes_limit: int = BODY_BYTES_LIMIT, guard: Middleware | None = None
+    *,
+    body_bytes_limit: int = BODY_BYTES_LIMIT,
+    connections_limit: int = CONNECTIONS_LIMIT,
+    guard: Middleware | None = None,
 ) -> web.Application:
-    """Return an empty application with a limit on bodies; ``guard`` stands before its routes."""
+    """Return an empty application with its limits; ``guard`` stands before its routes."""
     inner: list[Middleware] = [] if guard is None else [guard]
-    return web.Application(client_max_size=body_bytes_limit, middlewares=[errors_in_shape, *inner])
+    app = web.Application(client_max_size=body_bytes_limit, middlewares=[errors_in_shape, *inner])
+    app[DOOR] = Door(connections_limit)
+    return app
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +206,8 @@ class Site:
     runner: web.AppRunner
     host: str
     port: int  # the bound one
+    listener: asyncio.Server
+    sweeping: asyncio.Task[None]
 
     @property
     def url(self) -> str:
@@ -197,6 +216,10 @@ class Site:
 
     async def close(self) -> None:
         """Stop listening, let open requests end for ``stop_s``, then cancel them."""
+        self.listener.close()
+        self.sweeping.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.sweeping
         await self.runner.cleanup()
 
 
@@ -215,17 +238,28 @@ async def run_site(
     Raises:
         OSError: the address cannot be bound.
     """
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=stop_s)
+    runner = web.AppRunner(
+        app,
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=stop_s,
+        keepalive_timeout=IDLE_S,
+    )
     await runner.setup()
+    server, door = runner.server, app.get(DOOR) or Door()
+    assert server is not None
     try:
         listening = sock if sock is not None else _bound(host, port)
         # connections inherit it; else what a client never reads keeps its connection for ever
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_S * 1000))
-        await web.SockSite(runner, listening, backlog=1024).start()
+        listener = await asyncio.get_running_loop().create_server(
+            lambda: door.greet(server), sock=listening, backlog=1024
+        )
     except OSError:
         await runner.cleanup()
         raise
-    return Site(runner, host, listening.getsockname()[1])
+    sweeping = asyncio.create_task(door.keep_sweeping(server), name="door")
+    return Site(runner, host, listening.getsockname()[1], listener, sweeping)
 
 
 def url_of(host: str, port: int) -> str:

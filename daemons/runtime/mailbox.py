@@ -22,6 +22,8 @@ from daemons.runtime.events import ConnectionLost, MessageCame
 
 HIGH_WATER = 1000  # messages per peer that wait for a slow or absent reader
 DRAIN_LIMIT = 200  # messages taken in one go, so that timers are not starved
+DRAIN_BYTES = 16 << 20  # and no more than so many bytes
+INBOX_HIGH_WATER = 100  # messages of one connection that wait to be read
 FRAME_BYTES = 64  # at most, around a message
 HINTS = {
     Why.UNSEALED: "the sender has no key: give its host the key that this one has",
@@ -59,6 +61,7 @@ class Mailbox:
         self.inbox = context.socket(zmq.PULL)
         self.inbox.setsockopt(zmq.IPV6, 1)
         self.inbox.setsockopt(zmq.LINGER, 0)
+        self.inbox.setsockopt(zmq.RCVHWM, INBOX_HIGH_WATER)
         self.inbox.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES_LIMIT + FRAME_BYTES)
         self.port = self._bind(bind)
 
@@ -140,11 +143,15 @@ class Mailbox:
 
     def receive(self) -> Iterator[MessageCame]:
         """Yield the messages for this life of ours that are here now."""
+        left_bytes = DRAIN_BYTES
         for _ in range(DRAIN_LIMIT):
+            if left_bytes <= 0:
+                return
             try:
                 raw = self.inbox.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
+            left_bytes -= len(raw)
             message = self._opened_message(raw)
             if message is None:
                 continue

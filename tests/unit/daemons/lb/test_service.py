@@ -294,8 +294,7 @@ def last_words(worker: FakeWorker) -> Reply:
 
     async def reply(request: web.Request) -> web.StreamResponse:
         assert worker.site is not None
-        for site in list(worker.site.runner.sites):
-            await site.stop()
+        worker.site.listener.close()
         return await breaks()(request)
 
     return reply

@@ -12,6 +12,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge
 
 from daemons.protocol.causes import Cause, Failure
+from daemons.runtime import http
 from daemons.runtime.http import (
     UNREAD_S,
     Refusal,
@@ -260,3 +261,14 @@ def test_metrics_come_in_prometheus_form() -> None:
     assert response.content_type == "text/plain"
     assert isinstance(response.body, bytes)
     assert b"pd_x 3.0" in response.body
+
+
+async def test_a_body_that_does_not_come_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "BODY_S", 0.05)
+    async with serving(echo) as site:
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+        head = await asyncio.wait_for(reader.readline(), 10)
+        writer.close()
+        await writer.wait_closed()
+    assert b" 408 " in head

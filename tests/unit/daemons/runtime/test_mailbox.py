@@ -10,6 +10,7 @@ from daemons.protocol.codec import encode
 from daemons.protocol.handshake import Heartbeat
 from daemons.protocol.ids import PeerId
 from daemons.protocol.seal import Sealer
+from daemons.runtime import mailbox
 from daemons.runtime.events import ConnectionLost, MessageCame
 from daemons.runtime.mailbox import HIGH_WATER, Mailbox, zmq_address
 
@@ -201,3 +202,18 @@ def test_a_message_that_was_sealed_for_another_rank_is_refused(
 ) -> None:
     taken, dropped, _ = heard(context, KEY, [frame(KEY, receiver=PeerId("p1", P.epoch))])
     assert (taken, dropped) == ([], {"bad seal": 1})
+
+
+def test_large_messages_are_taken_a_few_at_a_time(
+    context: zmq.Context[zmq.Socket[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailbox, "DRAIN_BYTES", 1)
+    prefill = Mailbox(context, P, "127.0.0.1")
+    stranger = context.socket(zmq.PUSH)
+    stranger.connect(zmq_address("127.0.0.1", prefill.port))
+    for _ in range(3):
+        stranger.send(frame(None))
+    goes = [len(received(prefill)) for _ in range(3)]
+    assert goes == [1, 1, 1]
+    stranger.close(linger=0)
+    prefill.close()
