@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.checkpoints import checkpoint
 from tests.support.cluster import Cluster, running
+from tests.support.faults import Right, clear, healthy
 
 SMALL = {"chunk_tokens": 32, "batch_tokens": 64, "page_size": 16, "dtype": "fp32"}
 
@@ -36,3 +37,90 @@ def tiny(
     }
     with running(tmp_path_factory.mktemp(kind), model, **sections) as cluster:
         yield model, cluster
+
+
+# --- faults -----------------------------------------------------------------------------------
+
+CHAOS = {
+    "chaos": True,
+    "engine": {
+        "chunk_tokens": 8,
+        "batch_tokens": 16,
+        "page_size": 16,
+        "dtype": "fp32",
+        "kv_tokens": 2048,
+        "threads": 1,
+    },
+    "lb": {"poll_s": 0.2},
+    "transfer": {"write_timeout_s": 2},
+    "timers": {
+        "handshake_s": 8,
+        "queue_s": 20,
+        "destination_s": 10,
+        "progress_s": 10,
+        "peer_timeout_s": 3,
+        "settle_s": 0.5,
+        "lease_s": 3,
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def right() -> Right:
+    """What the tiny model really says."""
+    return Right(str(checkpoint("llama")))
+
+
+@pytest.fixture(scope="session")
+def chaos_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A prefill and a decode that take faults, with small chunks and short deadlines."""
+    workers = {"prefill": {"p0": {"max_rooms": 8}}, "decode": {"d0": {"max_rooms": 8}}}
+    folder = tmp_path_factory.mktemp("chaos")
+    with running(folder, str(checkpoint("llama")), **CHAOS, **workers) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def pair(chaos_pair: Cluster, right: Right) -> Iterator[Cluster]:
+    """The same, well before and after each test."""
+    healthy(chaos_pair, right)
+    yield chaos_pair
+    clear(chaos_pair, "p0", "d0")
+    healthy(chaos_pair, right)
+
+
+@pytest.fixture(scope="session")
+def chaos_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two of each on ::1 that take faults."""
+    workers = {"prefill": {"p0": {}, "p1": {}}, "decode": {"d0": {}, "d1": {}}}
+    hosts = {"hosts": {"local": {"address": "::1"}}}
+    folder = tmp_path_factory.mktemp("fleet")
+    with running(folder, str(checkpoint("llama")), **CHAOS, **workers, **hosts) as cluster:
+        yield cluster
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="every cell of the fault matrices")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--long", default=False):
+        return
+    long = [item for item in items if item.get_closest_marker("long")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
+
+
+CELLS: dict[str, list[bool]] = {}
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" and "tests/live/test_" in report.nodeid and "[" in report.nodeid:
+        matrix = report.nodeid.partition("::")[0].rpartition("/")[2].removesuffix(".py")
+        CELLS.setdefault(matrix, []).append(report.passed)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for matrix, passed in CELLS.items():
+        terminalreporter.line(f"{matrix}: {len(passed)} cells run, {sum(passed)} passed")
