@@ -28,6 +28,9 @@ class Request:
     begun: bool = False  # the engine knows it
     in_step: bool = False  # the engine uses the pages: a step, or a copy to or from the host
     kept: int = 0  # pages that the host has, or is getting
+    turn: float = 0.0  # in the queue, see runtime.turns
+    asks: int = 0  # how often prefill was told again where to write, since it was last heard
+    asked_s: float = 0.0  # when it was last told
     failure: Failure | None = None  # first cause, while the engine still uses the pages
     finished: bool = False  # the front saw a stop string, while the engine still uses the pages
 

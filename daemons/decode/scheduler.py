@@ -65,6 +65,7 @@ from daemons.runtime.events import (
 from daemons.runtime.liveness import Life, Liveness
 from daemons.runtime.peers import Peers
 from daemons.runtime.recorder import Recorder
+from daemons.runtime.turns import put_in_turn, turn_of
 
 STEPS = {
     "": frozenset({"prealloc"}),
@@ -198,7 +199,9 @@ class Scheduler:
             return
         tale = self.recorder.enter(key, "prealloc", "request came", self._now, peer=submit.prefill)
         tale.prompt_tokens = len(submit.prompt)
-        self.prealloc.rooms[key] = Request(submit, key, self._now, self._now, need)
+        turn = turn_of(self._now, submit.priority, self.config.ageing_s)
+        request = Request(submit, key, self._now, self._now, need, turn=turn)
+        put_in_turn(self.prealloc.rooms, key, request)
 
     def _refusal(self, submit: Submit, tokens: int, need: int) -> Failure | None:
         me, key = self.me.instance, RoomKey(submit.room, submit.attempt)
@@ -564,6 +567,10 @@ class Scheduler:
         for request in self.transfer.rooms.values():
             if request.status is Status.SUCCESS and request.row is not None:
                 self.out.do(ReadRow(request.key, request.row))
+        for request in self.transfer.unheard(now):
+            if request.peer and self.peers.liveness.life(request.peer) is Life.ALIVE:
+                self.out.count("destinations_repeated")
+                self.out.destination(request)
         for key, held in self.quarantine.unanswered(now):
             self.out.abort(held.peer, key, held.failure)
             if self.peers.liveness.life(held.peer) is Life.SUSPECT:  # a newer life would be proof

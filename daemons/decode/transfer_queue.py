@@ -11,6 +11,7 @@ from daemons.protocol.handshake import Progress
 from daemons.protocol.ids import RoomKey
 from daemons.protocol.status import Status, advance
 
+ASK_S = 2.0  # so long unheard: prefill is told again where to write, each time after twice as long
 MARGIN_S = 2.0  # prefill watches the same waits and knows the reason: let it speak first
 
 
@@ -33,11 +34,21 @@ class TransferQueue:
         """
         request.status = advance(request.status, progress.status)
         request.sent_bytes = max(request.sent_bytes, progress.sent_bytes)
-        request.since_s = now
+        request.since_s, request.asks = now, 0
         if progress.status is Status.TRANSFERRING or progress.status is Status.SUCCESS:
             for other in self.rooms.values():
                 if other.peer == request.peer and other.status is Status.TRANSFERRING:
                     other.since_s = now
+
+    def unheard(self, now: float) -> list[Request]:
+        """Return rooms to ask prefill about, and count it as asked: a message may be lost."""
+        found = []
+        for request in self.rooms.values():
+            waited_s = now - max(request.since_s, request.asked_s)
+            if request.status is not Status.SUCCESS and waited_s >= ASK_S * 2**request.asks:
+                request.asks, request.asked_s = request.asks + 1, now
+                found.append(request)
+        return found
 
     def overdue(self, request: Request, now: float) -> Failure | None:
         """Return the failure of a room whose prefill has been silent for too long about it."""

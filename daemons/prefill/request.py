@@ -28,6 +28,7 @@ class Request:
     first: TokenOut | None = None
     prompt_logprobs: list[TokenOut] = field(default_factory=list)
     sent_bytes: int = 0
+    turn: float = 0.0  # in the queue, see runtime.turns
     fence: Fence = Fence.CLEAN
     failure: Failure | None = None  # the first cause; the room only waits for its writes then
 

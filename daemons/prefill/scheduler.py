@@ -17,6 +17,7 @@ from daemons.prefill.bootstrap_queue import BootstrapQueue
 from daemons.prefill.commands import CallOffWrites, Command, LearnBuffers
 from daemons.prefill.config import PrefillConfig
 from daemons.prefill.decodes import Decodes
+from daemons.prefill.doubts import Doubts
 from daemons.prefill.events import Event, WriteDone, WriteFailed, WriteSkipped
 from daemons.prefill.inflight_queue import InflightQueue, next_write
 from daemons.prefill.outbox import Outbox
@@ -51,6 +52,7 @@ from daemons.runtime.liveness import Liveness
 from daemons.runtime.peers import Peers
 from daemons.runtime.recorder import Recorder
 from daemons.runtime.tombstones import Tombstones
+from daemons.runtime.turns import put_in_turn, turn_of
 
 PEERS_LIMIT = 200  # each costs some five file descriptors, of which a process may have 1024
 EPOCH_AHEAD_S = 86400.0  # clocks differ; an epoch beyond that would bury all honest ones
@@ -91,6 +93,7 @@ class Scheduler:
             engine.page_size, engine.batch_tokens, engine.chunk_tokens, engine.batch_rooms
         )
         self.inflight = InflightQueue()
+        self.doubts = Doubts()
         self.ending: dict[RoomKey, Request] = {}  # failed, with writes or a forward under way
         self.tombs: Tombstones[Tomb] = Tombstones(timers.tombstone_s)
         self.out = Outbox(me)
@@ -178,7 +181,8 @@ class Scheduler:
             return
         tale = self.recorder.enter(key, "bootstrap", "request came", self._now)
         tale.prompt_tokens = len(submit.prompt)
-        request = Request(submit, key, self._now, self._now)
+        turn = turn_of(self._now, submit.priority, self.config.ageing_s)
+        request = Request(submit, key, self._now, self._now, turn=turn)
         self.bootstrap.rooms[key] = request
         if (destination := self.bootstrap.claim(key)) is not None:
             self._attach(request, destination)
@@ -221,6 +225,8 @@ class Scheduler:
                 self._attach(request, destination)
             elif request.peer != destination.sender:
                 self._refuse_twin(destination, request.peer)
+            elif key in self.waiting.rooms:  # what was said of it may be lost
+                self.out.progress(request, Status.WAITING_FOR_INPUT)
         elif not self.bootstrap.keep_orphan(key, destination, self._now):
             detail = f"{self.config.max_orphans} unclaimed rooms are waiting"
             self._refuse_stranger(
@@ -246,9 +252,13 @@ class Scheduler:
             peer = destination.sender.instance
             self._fail(request, Failure(Cause.HANDSHAKE_REFUSED, "bootstrap", peer, wrong))
             return
+        if doubt := self.doubts.refusal(destination.sender, self._now):
+            peer = destination.sender.instance
+            self._fail(request, Failure(Cause.TRANSFER_FAILED, "bootstrap", peer, doubt))
+            return
         del self.bootstrap.rooms[request.key]
         request.since_s = self._now
-        self.waiting.rooms[request.key] = request
+        put_in_turn(self.waiting.rooms, request.key, request)
         self.recorder.enter(
             request.key, "waiting", "destination came", self._now, peer=request.peer_name
         )
@@ -326,6 +336,8 @@ class Scheduler:
         match event:
             case WriteDone():
                 request.sent_bytes += event.sent_bytes
+                if request.peer is not None:
+                    self.doubts.worked(request.peer)
                 self.out.count("sent_bytes", event.sent_bytes)
                 self.recorder.note(key, "chunk sent", self._now, sent_bytes=event.sent_bytes)
             case WriteFailed():
@@ -348,6 +360,7 @@ class Scheduler:
         stage = self.recorder.stage(request.key)
         self._fail(request, Failure(Cause.TRANSFER_FAILED, stage, request.peer_name, detail))
         if request.peer is not None:
+            self.doubts.broke(request.peer, detail, self._now)
             self.out.do(*self.peers.knock(request.peer, self._now))
 
     def _succeed(self, request: Request) -> None:
@@ -479,6 +492,7 @@ class Scheduler:
         if peer not in self.peers.addresses:
             return
         self.decodes.known.pop(peer, None)
+        self.doubts.worked(peer)
         self.out.do(*self.peers.bury(peer))
         self.out.log("peer.died", peer=str(peer), evidence=evidence)
         for key, (destination, _) in list(self.bootstrap.orphans.items()):

@@ -18,6 +18,7 @@ NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 TopCount = Annotated[int, msgspec.Meta(ge=0, le=TOP_LOGPROBS_LIMIT)]
+Priority = Annotated[int, msgspec.Meta(ge=-100, le=100)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 
 
@@ -76,6 +77,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     prefill: InstanceName  # which prefill serves the room (on prefill: its own name)
     timeout_s: Annotated[float, msgspec.Meta(gt=0)]  # what the client will wait, in total
     rid: str = ""
+    priority: Priority = 0  # higher ones go first; waiting makes up for it
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):

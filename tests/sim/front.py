@@ -117,7 +117,15 @@ class Front:
         assert length + most <= TOKENS_LIMIT
         impatient = not must_succeed and rng.random() < plan.impatient
         timeout_s = rng.random() * 5 if impatient else PATIENCE_S
-        submit = Submit(key.room, key.attempt, prompt, sampling, prefill, timeout_s or 1.0)
+        submit = Submit(
+            key.room,
+            key.attempt,
+            prompt,
+            sampling,
+            prefill,
+            timeout_s or 1.0,
+            priority=rng.choice((0, 0, 0, 1, 100, -100)),
+        )
         room = Room(key, submit, must_succeed)
         room.legs = (Leg(prefill, room), Leg(decode, room))
         room.stops_at = rng.randint(1, 6) if rng.random() < plan.finish else 0

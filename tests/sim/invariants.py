@@ -29,6 +29,8 @@ def check_core(process: Process) -> None:
     core = process.core
     core.pages.check()
     core.rows.check()
+    if isinstance(core, DecodeCore):
+        check_promises(core)
     holdings = _prefill(core) if isinstance(core, PrefillCore) else _decode(core)
     pages = rows = 0
     for key, owner, held, row in holdings:
@@ -41,11 +43,33 @@ def check_core(process: Process) -> None:
         rows += row is not None
     if pages != core.pages.size - core.pages.free or rows != core.rows.size - core.rows.free:
         raise Violation(f"{process.me}: rooms hold {pages} pages and {rows} rows, see the ledgers")
+    queue = core.waiting if isinstance(core, PrefillCore) else core.prealloc
+    turns = [request.turn for request in queue.rooms.values()]
+    if turns != sorted(turns):
+        raise Violation(f"{process.me}: the queue is not in order: {turns}")
     rooms = [request.key for request in (*core.rooms(), *core.ending.values())]
     if len(set(rooms)) != len(rooms):
         raise Violation(f"{process.me}: a room is in two stages: {rooms}")
     if sum(core.recorder.counts().values()) != len(rooms):
         raise Violation(f"{process.me}: the recorder has {core.recorder.counts()}, rooms {rooms}")
+
+
+def check_promises(core: DecodeCore) -> None:
+    """What the rule of admission relies on holds after every step: see daemons.decode.budget."""
+    offered = {request.key: len(request.pages) for request in core.transfer.rooms.values()}
+    holders = [*core.transfer.rooms.values(), *core.prebuilt.rooms.values()]
+    holders += [*core.running.rooms.values(), *core.retracted.rooms.values()]
+    counts = core.pages.counts()
+    unmovable = counts[Owner.WRITER] + counts[Owner.QUARANTINED]
+    needs = sum(request.need_pages for request in holders)
+    left = sum(len(request.pages) for request in core.ending.values())
+    longest = max((request.need_pages for request in holders), default=0)
+    host = max(0, core.retracted.host_pages - longest)
+    if needs + counts[Owner.QUARANTINED] + left > core.pages.size + host:
+        raise Violation(f"{needs} pages promised of {core.pages.size} and {host} of the host")
+    for request in holders:
+        if unmovable - offered.get(request.key, 0) + request.need_pages > core.pages.size:
+            raise Violation(f"{request.key} may wait for {unmovable} pages that cannot move")
 
 
 def _prefill(core: PrefillCore) -> Iterable[Holding]:

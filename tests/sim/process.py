@@ -58,6 +58,7 @@ class Process:
     buried: set[PeerId] = field(default_factory=set)
     ways: dict[PeerId, Address] = field(default_factory=dict)
     said_over: dict[tuple[int, int], str] = field(default_factory=dict)  # rooms, with the fence
+    offered: set[tuple[int, int]] = field(default_factory=set)  # rooms with a destination
     engine: Engine = field(init=False)
     lanes: Lanes = field(init=False)
     _waiting: list[object] = field(default_factory=list)
@@ -176,8 +177,11 @@ class Process:
 
     def _send(self, command: Send) -> None:
         message = command.message
-        if isinstance(message, Destination) and self.memory.rows[message.row] != EMPTY_ROW:
-            raise Violation(f"{self.me} offers row {message.row}, which is not empty")
+        if isinstance(message, Destination):
+            again = (message.room, message.attempt) in self.offered
+            if not again and self.memory.rows[message.row] != EMPTY_ROW:
+                raise Violation(f"{self.me} offers row {message.row}, which is not empty")
+            self.offered.add((message.room, message.attempt))
         self.world.front.said(self, message)
         self.world.network.send(self, self._way(command.peer), message)
 

@@ -35,6 +35,7 @@ REST_S = 10.0  # after the last fault, until the canaries
 LIMIT_S = 120.0  # after the canaries, until all must be over
 CALM_LIMIT_S = 400.0  # there nobody gives up, and one room may wait for all others
 EVENTS_LIMIT = 200_000
+STILL_S = {True: 5.0, False: 15.0}  # by calm: so long nothing moves, and no deadline explains it
 
 
 class World:
@@ -52,6 +53,8 @@ class World:
         self._entered = 0
         self._last_s: dict[object, float] = {}
         self._resting = False
+        self._moved: object = None  # what could be seen when something last moved
+        self._moved_s = 0.0
         self.prefill_names = [f"p{i}" for i in range(plan.prefills)]
         self.decode_names = [f"d{i}" for i in range(plan.decodes)]
         self.instances = [*self.prefill_names, *self.decode_names]
@@ -177,6 +180,7 @@ class World:
         for name in self.instances:
             self.start(name)
         self.front.plan_rooms()
+        self._watch()
         end_s = plan.span_s + 6.0
         faults.squeeze(self, Random(f"retractions {plan.seed}"), end_s)
         if not plan.calm:
@@ -202,6 +206,25 @@ class World:
             if process.frozen:
                 process.thaw()
         return end_s + (0.0 if self.plan.calm else REST_S)
+
+    def _watch(self) -> None:
+        """Find standstills: rooms are here, nothing is wrong, and yet nothing moves.
+
+        Deadlines hide a wait cycle by ending its rooms. Where none is near, something must move.
+        """
+        plan = self.plan
+        self.after(1.0, self._watch)
+        seen = [sorted(self.seen.items())] + [
+            [process.core.recorder.counts(), process.core.pages.counts(), process.core.counters]
+            for process in self.alive()
+        ]
+        told = repr(seen)
+        busy = any(process.core.busy for process in self.alive())
+        if told != self._moved or self.faulty or not busy:
+            self._moved, self._moved_s = told, self.now
+        sure = plan.calm or plan.max_tombs > 10  # else memory waits for tombstones to go
+        if sure and self.now - self._moved_s >= STILL_S[plan.calm]:
+            raise Violation(f"standstill since {self._moved_s:.1f} s: {self._unquiet()}")
 
     def _quiet(self) -> bool:
         return not any(process.core.busy for process in self.alive()) and all(

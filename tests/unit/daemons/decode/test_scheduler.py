@@ -661,6 +661,33 @@ def test_stopping_fails_what_is_left() -> None:
     assert core.draining
 
 
+# --- lost messages, and turns ---
+
+
+def test_prefill_is_told_again_where_a_room_goes_when_nothing_is_heard_of_it() -> None:
+    core = paired()
+    (first,) = said(core.handle(submitted(), 0.0), Destination)
+    heard(core, 1.0)
+    assert said(core.handle(Tick(), 1.0), Destination) == []
+    heard(core, 2.0)
+    assert said(core.handle(Tick(), 2.0), Destination) == [first]
+    assert said(core.handle(Tick(), 3.0), Destination) == []
+    assert of(core.handle(came(SUCCESS), 3.1), ReadRow)  # as its tombstone answers
+
+
+def test_a_silent_prefill_is_not_told_again() -> None:
+    core = in_transfer()
+    core.handle(Tick(), 5.0)
+    assert said(core.handle(Tick(), 6.0), Destination) == []
+
+
+def test_rooms_get_memory_by_priority_and_age() -> None:
+    core = decode_core(pages=2, ageing_s=5.0)
+    for room, priority, at_s in ((1, 0, 0.0), (2, 0, 1.0), (3, 1, 4.0), (4, 1, 7.0)):
+        core.handle(submitted(room, priority=priority), at_s)
+    assert [room.key for room in core.prealloc.rooms.values()] == [key(3), key(1), key(2), key(4)]
+
+
 # --- retraction ---
 
 

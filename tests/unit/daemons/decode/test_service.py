@@ -33,6 +33,7 @@ def equipment() -> Equipment:
         me=ME,
         host="10.0.0.1",
         engine=engine,
+        steps=engine,
         wake=Wake(),
         mailbox=SimpleNamespace(port=5000),
         backend=SimpleNamespace(session="10.0.0.1:15000"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from daemons.decode.request import Request
-from daemons.decode.transfer_queue import MARGIN_S, TransferQueue
+from daemons.decode.transfer_queue import ASK_S, MARGIN_S, TransferQueue
 from daemons.protocol.causes import Cause
 from daemons.protocol.status import Status
 from tests.support.cores import P_NEXT, TIMERS, P, key, progress, submit
@@ -23,6 +23,20 @@ def test_only_a_rooms_own_writer_speaks_for_it() -> None:
     assert transfer.of(progress(Status.TRANSFERRING)) is transfer.rooms[key(1)]
     assert transfer.of(progress(Status.TRANSFERRING, sender=P_NEXT)) is None
     assert transfer.of(progress(Status.TRANSFERRING, room=2)) is None
+
+
+def test_a_room_is_asked_about_less_and_less_often_until_something_is_heard() -> None:
+    transfer = queue(1)
+    asked = [now for now in range(31) if transfer.unheard(float(now))]
+    assert asked == [ASK_S, 3 * ASK_S, 7 * ASK_S, 15 * ASK_S]
+    transfer.advance(transfer.rooms[key(1)], progress(Status.WAITING_FOR_INPUT), 31.0)
+    assert transfer.unheard(31.0 + ASK_S) == [transfer.rooms[key(1)]]
+
+
+def test_a_room_whose_success_was_heard_is_not_asked_about() -> None:
+    transfer = queue(1)
+    transfer.advance(transfer.rooms[key(1)], progress(Status.SUCCESS), 0.0)
+    assert transfer.unheard(99.0) == []
 
 
 def test_progress_moves_forward_only() -> None:

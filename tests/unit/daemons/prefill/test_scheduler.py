@@ -262,6 +262,24 @@ def test_another_decode_is_refused_at_once_and_the_first_goes_on() -> None:
     assert of(core.handle(done(1, token=0), 2.0), WriteKV)
 
 
+def test_a_destination_that_comes_again_hears_of_a_room_that_waits() -> None:
+    core = paired(pages=2)
+    for room in (1, 2):
+        core.handle(submitted(room), 0.0)
+        core.handle(came(destination(room)), 0.0)
+    commands = core.handle(came(destination(2)), 1.0)
+    assert [p.status for p in said(commands, Progress)] == [Status.WAITING_FOR_INPUT]
+
+
+def test_rooms_wait_by_priority_and_age() -> None:
+    core = paired(pages=2, ageing_s=5.0)
+    rooms = ((1, 0, 0.0), (2, 0, 1.0), (3, 0, 2.0), (4, 1, 5.5))
+    for room, priority, at_s in rooms:
+        core.handle(submitted(room, priority=priority), at_s)
+        core.handle(came(destination(room)), at_s)
+    assert list(core.waiting.rooms) == [key(4), key(2), key(3)]  # room 1 has the pages
+
+
 def test_a_destination_of_a_room_that_is_over_gets_its_end() -> None:
     core = in_flight()
     core.handle(WriteDone(key(), 1), 3.0)
@@ -443,6 +461,34 @@ def test_a_cut_write_fails_both_sides_and_says_that_bytes_may_land() -> None:
     (answered,) = said(core.handle(came(abort()), 4.0), AbortAnswer)
     assert answered.fence is Fence.CUT
     assert is_idle(core)
+
+
+def test_after_a_cut_write_the_next_room_is_tried_again() -> None:
+    core = in_flight()
+    core.handle(WriteFailed(key(), cut=True, detail="reset"), 3.0)
+    core.handle(submitted(2), 4.0)
+    assert of(core.handle(came(destination(2)), 4.0), Run)
+
+
+def test_after_several_cut_writes_rooms_fail_early_and_later_one_is_tried() -> None:
+    core = paired()
+    for room in (1, 2, 3):
+        core.handle(submitted(room), 0.0)
+        core.handle(came(destination(room)), 0.0)
+        core.handle(done(room, token=0), 1.0)
+        core.handle(WriteFailed(key(room), cut=True, detail="reset"), 1.0)
+        core.handle(done(room), 1.0)
+    core.handle(submitted(4), 2.0)
+    commands = core.handle(came(destination(4)), 2.0)
+    assert causes(commands) == [Cause.TRANSFER_FAILED]
+    (final,) = said(commands, Progress)
+    assert (final.status, final.fence) == (Status.FAILED, Fence.CLEAN)
+    core.handle(submitted(5), 7.0)
+    assert of(core.handle(came(destination(5)), 7.0), Run)
+    core.handle(done(5, token=0), 7.1)
+    core.handle(WriteDone(key(5), 100), 7.2)
+    core.handle(submitted(6), 7.3)
+    assert causes(core.handle(came(destination(6)), 7.3)) == []
 
 
 def test_a_write_that_reached_nobody_leaves_a_clean_fence() -> None:

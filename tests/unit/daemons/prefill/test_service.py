@@ -27,6 +27,7 @@ def shell() -> Shell:
     equipment = SimpleNamespace(
         me=ME,
         engine=engine,
+        steps=engine,
         wake=Wake(),
         backend=SimpleNamespace(),
         rows=RowMemory(1),
