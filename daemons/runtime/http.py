@@ -152,8 +152,11 @@ async def read_body(request: web.Request) -> bytes:
 
     Raises:
         Refusal: 400, it is not whole or not in the encoding that its head names; 408, it does not
-            come within ``BODY_S``.
+            come within ``BODY_S``; 413, it is too long or says that it will be.
     """
+    said_bytes = request.content_length or 0
+    if said_bytes > request.client_max_size:
+        raise Refusal(413, f"body: {said_bytes} bytes, the limit is {request.client_max_size}")
     try:
         async with asyncio.timeout(BODY_S):
             return await request.read()

@@ -138,7 +138,7 @@ def _senders(cluster: Cluster, context: zmq.Context[zmq.Socket[bytes]], seed: in
     return [
         Sender(
             context,
-            _inbox(cluster, name),
+            inbox(cluster, name),
             PeerId(name, epochs[name]),
             PeerId(other, epochs[other]),
             secret,
@@ -148,7 +148,8 @@ def _senders(cluster: Cluster, context: zmq.Context[zmq.Socket[bytes]], seed: in
     ]
 
 
-def _inbox(cluster: Cluster, instance: str) -> tuple[str, int]:
+def inbox(cluster: Cluster, instance: str) -> tuple[str, int]:
+    """Return where a rank's inbox is."""
     ranks = "target_tp_rank=0&target_pp_rank=0&prefill_cp_rank=0&prefill_dp_rank=0"
     url = f"{cluster.book}/route?instance={instance}&{ranks}"
     row = get(url, headers=bearer(cluster.key, Role.BOOTSTRAP))
