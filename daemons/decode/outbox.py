@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from daemons.decode.commands import Command
 from daemons.decode.request import Request
 from daemons.protocol.causes import Failure
-from daemons.protocol.generate import FinishReason, Output, TokenOut
+from daemons.protocol.generate import FinishReason, Output, TokenOut, prompt_digest
 from daemons.protocol.handshake import Abort, Destination
 from daemons.protocol.ids import PeerId, RoomKey
 from daemons.runtime.closing import closing_line
@@ -56,6 +56,7 @@ class Outbox:
             tuple(request.pages),
             request.row,
             len(request.submit.prompt),
+            prompt_digest(request.submit.prompt),
         )
         self.do(Send(request.peer, message))
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from daemons.kv.runs import pages_for
+from daemons.protocol.generate import prompt_digest
 from daemons.protocol.handshake import Destination, KvRegion, RegisterBuffers
 from daemons.protocol.ids import PeerId
 from daemons.protocol.metadata import ROW_BYTES
@@ -48,14 +49,17 @@ class Decodes:
                 return f"page_bytes at {place}: ours {ours[place]}, theirs {theirs[place]}"
         return ""
 
-    def bad_destination(self, destination: Destination, prompt_tokens: int) -> str:
+    def bad_destination(self, destination: Destination, prompt: Sequence[int]) -> str:
         """Return what is wrong with where a room shall go, "" when nothing is."""
         buffers = self.known.get(destination.sender)
         if buffers is None:
             return f"{destination.sender} has not registered its buffers"
         page_size = self.fingerprint.page_size
+        prompt_tokens, digest = len(prompt), prompt_digest(prompt)
         if destination.prompt_tokens != prompt_tokens:
             return f"prompt tokens: ours {prompt_tokens}, theirs {destination.prompt_tokens}"
+        if destination.prompt_digest != digest:
+            return f"prompt: ours has digest {digest}, theirs {destination.prompt_digest}"
         if destination.prefix_tokens % page_size or destination.prefix_tokens > prompt_tokens:
             return f"prefix of {destination.prefix_tokens} tokens, pages have {page_size}"
         need = pages_for(prompt_tokens, page_size) - destination.prefix_tokens // page_size

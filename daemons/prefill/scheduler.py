@@ -142,6 +142,16 @@ class Scheduler:
         return self.out.counters
 
     @property
+    def credits(self) -> dict[str, int]:
+        """Return what another room may count on: tokens, rows and places; and who waits already."""
+        return {
+            "tokens": self.pages.free * self.config.engine.page_size,
+            "rows": self.rows.free,
+            "places": max(0, self.waiting.batch_rooms - len(self.waiting.begun)),
+            "queue": len(self.waiting.rooms),
+        }
+
+    @property
     def busy(self) -> bool:
         """Whether any room, orphan or write is left."""
         return bool(self.rooms() or self.ending or self.bootstrap.orphans)
@@ -247,7 +257,7 @@ class Scheduler:
 
     def _attach(self, request: Request, destination: Destination) -> None:
         request.destination = destination
-        wrong = self.decodes.bad_destination(destination, len(request.prompt))
+        wrong = self.decodes.bad_destination(destination, request.prompt)
         if wrong:
             peer = destination.sender.instance
             self._fail(request, Failure(Cause.HANDSHAKE_REFUSED, "bootstrap", peer, wrong))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+from array import array
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -62,6 +65,14 @@ class FinishReason(StrEnum):
 
     STOP = "stop"  # end of sequence, stop token or stop string
     LENGTH = "length"
+
+
+def prompt_digest(prompt: Sequence[int]) -> str:
+    """Return 16 hexadecimal digits that two prompts of one length share only if they are equal.
+
+    Both legs make tokens of the text by themselves; a difference would be garbage with a 200.
+    """
+    return hashlib.blake2b(array("q", prompt).tobytes(), digest_size=8).hexdigest()
 
 
 # --- front -> rank ---------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from daemons.protocol.topology import Fingerprint
 PAGES_LIMIT = 1 << 20
 REGIONS_LIMIT = 1 << 16
 
+Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
 Address = Annotated[int, msgspec.Meta(gt=0, le=2**63 - 1)]
 ByteCount = Annotated[int, msgspec.Meta(gt=0, lt=2**50)]
 PageIndex = Annotated[int, msgspec.Meta(ge=0, lt=PAGES_LIMIT)]
@@ -78,6 +79,7 @@ class Destination(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=T
     pages: Annotated[tuple[PageIndex, ...], msgspec.Meta(max_length=PAGES_LIMIT)]
     row: RowIndex
     prompt_tokens: Annotated[int, msgspec.Meta(gt=0)]
+    prompt_digest: Digest  # both legs must mean the same words
     prefix_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0  # whole pages that decode already has
 
 

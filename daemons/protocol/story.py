@@ -44,8 +44,8 @@ class RoomRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     room: int
     attempt: int
-    stage: str
-    age_s: float
+    stage: str  # or done, failed
+    age_s: float  # since the room came here, ended or not
     peer: str
     prompt_tokens: int
     output_tokens: int

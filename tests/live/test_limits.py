@@ -26,6 +26,7 @@ from tests.support.cluster import Cluster, eventually, post, running
 pytestmark = pytest.mark.live
 
 ORPHANS = 100_000
+DIGEST = "0123456789abcdef"  # of a prompt that nobody sent
 GROWTH_BYTES = 128 << 20
 FUZZ_S = 10.0
 PATHS = {"bootstrap": "/route", "p0": "/generate", "d0": "/generate", "lb": "/generate"}
@@ -107,7 +108,8 @@ def test_a_hundred_thousand_orphans_of_each_kind_leave_memory_bounded(cluster: C
     for sender in (STRANGER, lives["d0"]):
         epoch = lives["p0"].epoch
         flood(cluster, lives["p0"], [
-            Destination(sender, epoch, room, 1, (0, 1), 0, 20) for room in range(1, ORPHANS + 1)
+            Destination(sender, epoch, room, 1, (0, 1), 0, 20, DIGEST)
+            for room in range(1, ORPHANS + 1)
         ])  # fmt: skip
         flood(cluster, lives["p0"], [
             Abort(sender, epoch, ORPHANS + room, 1, GONE) for room in range(1, ORPHANS + 1)

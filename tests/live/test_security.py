@@ -214,7 +214,7 @@ def forgeries(cluster: Cluster, room: int) -> dict[str, list[bytes]]:
     return {
         "p0": [
             encode(Abort(decode, prefill.epoch, room, 1, failure)),
-            encode(Destination(decode, prefill.epoch, room, 1, pages, 0, 96)),
+            encode(Destination(decode, prefill.epoch, room, 1, pages, 0, 96, "0123456789abcdef")),
         ],
         "d0": [
             encode(Progress(prefill, decode.epoch, room, 1, Status.FAILED, 0, failure)),

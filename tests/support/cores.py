@@ -16,7 +16,14 @@ from daemons.prefill.config import PrefillConfig
 from daemons.prefill.decodes import Decodes
 from daemons.prefill.scheduler import Scheduler as PrefillCore
 from daemons.protocol.causes import Cause, Failure
-from daemons.protocol.generate import Output, RouteFound, Sampling, Submit, TokenOut
+from daemons.protocol.generate import (
+    Output,
+    RouteFound,
+    Sampling,
+    Submit,
+    TokenOut,
+    prompt_digest,
+)
 from daemons.protocol.handshake import (
     Abort,
     Destination,
@@ -101,7 +108,9 @@ def submitted(room: int = 1, tokens: int = 6, most: int = 3, **changes: Any) -> 
 def destination(room: int = 1, tokens: int = 6, **changes: Any) -> Destination:
     """Where a decode wants a room: pages from 10 on, row 3."""
     pages = tuple(range(10, 10 + -(-tokens // PAGE_SIZE)))
-    return msgspec.structs.replace(Destination(D, P.epoch, room, 1, pages, 3, tokens), **changes)
+    digest = prompt_digest(range(1, tokens + 1))
+    plain = Destination(D, P.epoch, room, 1, pages, 3, tokens, digest)
+    return msgspec.structs.replace(plain, **changes)
 
 
 def abort(room: int = 1, sender: PeerId = D, failure: Failure = CANCELLED) -> Abort:

@@ -79,7 +79,9 @@ PLANE = {
         128,
     ),
     "registration_answer": RegistrationAnswer(PREFILL, DECODE.epoch, "page_size: ours 16"),
-    "destination": Destination(DECODE, PREFILL.epoch, ROOM, ATTEMPT, (7, 8, 1023), 127, 40, 16),
+    "destination": Destination(
+        DECODE, PREFILL.epoch, ROOM, ATTEMPT, (7, 8, 1023), 127, 40, "00112233445566ff", 16
+    ),
     "progress": Progress(
         PREFILL, DECODE.epoch, ROOM, ATTEMPT, Status.FAILED, 12288, FAILURE, Fence.CUT
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from daemons.decode.outbox import Outbox
 from daemons.decode.request import Request
-from daemons.protocol.generate import FinishReason, TokenOut
+from daemons.protocol.generate import FinishReason, TokenOut, prompt_digest
 from daemons.protocol.handshake import Abort, Destination
 from daemons.runtime.commands import Log, Send, Tell
 from tests.support.cores import CANCELLED, D, P, key, submit
@@ -35,7 +35,9 @@ def test_a_destination_names_pages_row_and_the_life_it_is_for() -> None:
     out = Outbox(D)
     request = Request(submit(tokens=6), key(), 0.0, 0.0, 3, P, [4, 5], row=1)
     out.destination(request)
-    assert out.take() == [Send(P, Destination(D, P.epoch, 1, 1, (4, 5), 1, 6))]
+    assert out.take() == [
+        Send(P, Destination(D, P.epoch, 1, 1, (4, 5), 1, 6, prompt_digest(range(1, 7))))
+    ]
 
 
 def test_an_abort_carries_the_first_cause() -> None:

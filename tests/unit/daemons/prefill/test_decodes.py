@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from daemons.prefill.decodes import Decodes
+from daemons.protocol.generate import prompt_digest
 from daemons.protocol.handshake import KvRegion
 from tests.support.cores import D_OTHER, FINGERPRINT, REGIONS, D, buffers, destination
 
@@ -55,6 +56,10 @@ def test_a_difference_is_refused_with_both_values(changes: dict[str, object], re
     [
         ({"sender": D_OTHER}, "d1/0@300 has not registered its buffers"),
         ({"prompt_tokens": 7}, "prompt tokens: ours 6, theirs 7"),
+        (
+            {"prompt_digest": "0" * 16},
+            f"prompt: ours has digest {prompt_digest(range(1, 7))}, theirs {'0' * 16}",
+        ),
         ({"prefix_tokens": 3}, "prefix of 3 tokens, pages have 4"),
         ({"prefix_tokens": 8}, "prefix of 8 tokens, pages have 4"),
         ({"pages": (10,)}, "1 pages offered, 2 needed"),
@@ -66,16 +71,16 @@ def test_a_difference_is_refused_with_both_values(changes: dict[str, object], re
     ],
 )
 def test_a_bad_destination_is_told_what_is_wrong(changes: dict[str, object], reason: str) -> None:
-    assert decodes().bad_destination(destination(**changes), 6) == reason
+    assert decodes().bad_destination(destination(**changes), range(1, 7)) == reason
 
 
 @pytest.mark.parametrize(
     "changes", [{}, {"pages": (63, 0)}, {"row": 15}, {"prefix_tokens": 4, "pages": (9,)}]
 )
 def test_a_good_destination_is_let_through(changes: dict[str, object]) -> None:
-    assert decodes().bad_destination(destination(**changes), 6) == ""
+    assert decodes().bad_destination(destination(**changes), range(1, 7)) == ""
 
 
 def test_a_prompt_that_decode_has_whole_needs_no_page() -> None:
     whole = destination(tokens=8, prefix_tokens=8, pages=())
-    assert decodes().bad_destination(whole, 8) == ""
+    assert decodes().bad_destination(whole, range(1, 9)) == ""

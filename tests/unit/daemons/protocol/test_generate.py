@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from daemons.protocol.generate import TOP_LOGPROBS_LIMIT, Sampling, Submit
+from daemons.protocol.generate import TOP_LOGPROBS_LIMIT, Sampling, Submit, prompt_digest
 
 
 def test_a_text_ends_with_stop_tokens_and_the_models_own() -> None:
@@ -50,3 +50,9 @@ def test_a_submit_out_of_range_is_refused(wrong: dict[str, object]) -> None:
     assert msgspec.convert(body, Submit).prompt == (1, 2)
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(body | wrong, Submit)
+
+
+def test_prompts_of_one_length_have_one_digest_only_if_they_are_equal() -> None:
+    assert prompt_digest((1, 2, 3)) == prompt_digest([1, 2, 3])
+    assert len({prompt_digest(p) for p in ((1, 2, 3), (1, 3, 2), (1, 2, 4), (1, 2), ())}) == 5
+    assert len(prompt_digest((5,))) == 16

@@ -19,7 +19,7 @@ from daemons.protocol.ids import ROOM_LIMIT, PeerId
 from daemons.protocol.status import Status
 
 D0 = PeerId("d0", 3)
-DESTINATION = Destination(D0, 5, 7, 1, (1, 2), 0, 20)
+DESTINATION = Destination(D0, 5, 7, 1, (1, 2), 0, 20, "0123456789abcdef")
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,8 @@ DESTINATION = Destination(D0, 5, 7, 1, (1, 2), 0, 20)
         {"pages": [PAGES_LIMIT]},
         {"row": -1},
         {"prompt_tokens": 0},
+        {"prompt_digest": "0123456789abcde"},
+        {"prompt_digest": "0123456789ABCDEF"},
         {"prefix_tokens": -16},
         {"to_epoch": 0},
         {"sender": {"instance": "D 0", "epoch": 3, "rank": 0}},
