@@ -159,6 +159,20 @@ class Scheduler:
         return self.out.counters
 
     @property
+    def credits(self) -> dict[str, int]:
+        """Return what another room may count on: tokens, rows and places; and who waits already."""
+        budget = self._budget()
+        overcommit = max(0, budget.host_pages - budget.longest)
+        free = self.pages.size + overcommit - budget.committed
+        waiting = len(self.prealloc.rooms) + len(self.retracted.rooms)
+        return {
+            "tokens": max(0, free) * self.config.engine.page_size,
+            "rows": self.rows.free,
+            "places": max(0, 2 * self.running.batch_rooms - len(self._holders())),
+            "queue": waiting,
+        }
+
+    @property
     def busy(self) -> bool:
         """Whether any room or quarantined memory is left."""
         return bool(self.rooms() or self.ending or self.quarantine.rooms)

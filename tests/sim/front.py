@@ -79,6 +79,7 @@ class Front:
             else:
                 second.end = "lost"
             if rng.random() < plan.cancel:
+                room.must_succeed = False
                 self._plan_cancel(room, at_s)
 
     def canaries(self) -> None:
@@ -252,8 +253,23 @@ class Front:
         """Cancels reach the rank that has the leg, as often as anybody likes."""
         if leg.process is not None and leg.end != "stopped":
             leg.process.deliver(Cancelled(leg.room.key, failure))
+            if not leg.end and not leg.process.frozen:
+                raise Violation(f"a cancel did not end leg {leg.instance} of {leg.room.key}")
         elif not leg.end and leg.process is None:
-            leg.end = "lost"  # the front has not submitted it yet, and will not
+            self._end(leg, "lost")  # the front has not submitted it yet, and will not
+        if self.world.plan.calm and leg.end in ("failed", "lost"):
+            self.world.after(self.world.plan.gone_s, self._check_gone, leg.room)
+
+    def _check_gone(self, room: Room) -> None:
+        """Some time after a cancel nothing is left of a room, anywhere."""
+        for leg in room.legs:
+            if leg.process is None or leg.end in ("done", "stopped"):
+                continue
+            core, key = leg.process.core, room.key
+            held = [core.pages.owner(page) for page in range(core.pages.size)]
+            if core.recorder.stage(key) or any(holder == key for _, holder in held):
+                raise Violation(f"{room.key} is still on {leg.instance} after its cancel")
+        self.world.seen["cancelled rooms gone in time"] += 1
 
     def _end(self, leg: Leg, end: str) -> None:
         leg.end = end

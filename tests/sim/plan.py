@@ -84,6 +84,16 @@ class Plan:
     long_texts: bool  # short prompts, long answers, all at once
     retractions: int  # moments at which all running rooms of a decode are told to leave
 
+    @property
+    def gone_s(self) -> float:
+        """How long after a cancel a room may last where nothing is wrong.
+
+        The word to the twin; messages to the peer and back; the step, and copies before it; what
+        is on the wire, for a write that has begun is not broken off.
+        """
+        pieces = -(-TOKENS_LIMIT // self.page_size) + 2
+        return 0.3 + 6 * self.delay_s + 8 * self.step_s + 2 * pieces * self.page_s
+
 
 def draw(seed: int) -> Plan:
     """Return the plan of a seed."""

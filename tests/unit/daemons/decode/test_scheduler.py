@@ -857,3 +857,16 @@ def test_sampling_that_ignores_the_end_of_sequence_goes_on() -> None:
     core.handle(came(SUCCESS), 1.0)
     (output,) = told(core.handle(row_read(first=999), 1.0))
     assert output.finish is None
+
+
+def test_credits_tell_what_is_promised_to_nobody_and_who_waits() -> None:
+    core = paired(pages=8)
+    whole = {"tokens": 32, "rows": 4, "places": 128, "queue": 0}
+    assert core.credits == whole
+    core.handle(submitted(1, tokens=6, most=9), 0.0)
+    assert core.credits == {"tokens": 16, "rows": 3, "places": 127, "queue": 0}
+    core.handle(submitted(2, tokens=20, most=1), 0.0)
+    assert core.credits["queue"] == 1
+    assert retracted()[0].credits == {"tokens": 0, "rows": 4, "places": 126, "queue": 1} | {
+        "tokens": 4 * (6 + 16 - 4 - 6 - 3 - 2)  # host less a room, less both rooms, copied twice
+    }

@@ -760,3 +760,12 @@ def test_every_end_has_one_closing_line_with_its_cause() -> None:
     assert closing["peer"] == "d0"
     assert core.counters["rooms_failed"] == 1
     assert core.counters["failed:peer.died"] == 1
+
+
+def test_credits_tell_what_is_free_and_who_waits() -> None:
+    core = paired(pages=2)
+    assert core.credits == {"tokens": 8, "rows": 4, "places": 64, "queue": 0}
+    for room in (1, 2):
+        core.handle(submitted(room), 0.0)
+        core.handle(came(destination(room)), 0.0)
+    assert core.credits == {"tokens": 0, "rows": 3, "places": 63, "queue": 1}
