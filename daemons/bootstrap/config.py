@@ -18,6 +18,7 @@ class BootstrapConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     bind: str = ""  # address to listen on; "": the host's address
     port: Annotated[int, msgspec.Meta(ge=0, lt=65536)] = PHONE_BOOK_PORT
     advertise: str = ""  # address told to others; "": the host's address
+    aliases: tuple[str, ...] = ()  # "host:port": other names of it that clients' bodies may use
     forget_s: Seconds = 600.0  # a lost instance is listed for so long
     dp_rank_s: Seconds = 120.0  # a room's data-parallel rank is remembered for so long
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -147,6 +147,24 @@ def phone_book_of(cluster: Cluster) -> tuple[str, int]:
     return str(address), port
 
 
+def phone_book_aliases(cluster: Cluster) -> frozenset[tuple[str, int]]:
+    """Return other hosts and ports by which a client's body may name the phone book.
+
+    Nobody ever connects to them: workers ask the phone book of :func:`phone_book_of` only.
+
+    Raises:
+        OperatorError: one is not ``host:port``.
+    """
+    given = cluster.bootstrap.get("aliases", ())
+    found = set()
+    for alias in given if isinstance(given, list | tuple) else (given,):
+        host, _, port = str(alias).rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise OperatorError(f"bootstrap: alias {alias!r} is not host:port", "n1.example:8998")
+        found.add((host.removeprefix("[").removesuffix("]"), int(port)))
+    return frozenset(found)
+
+
 def _without_blanks(document: object) -> object:
     """A section or an instance that is named and left blank (``p0:``) has all defaults."""
     if not isinstance(document, dict):

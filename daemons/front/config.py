@@ -21,9 +21,10 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     model_dir: str  # tokenizer and configuration of the model; no weights are read here
     model_name: str  # as clients call it
     bootstrap_url: str  # base URL of the phone book
-    bootstrap_host: str  # the only phone book that a client's body may name
+    bootstrap_host: str  # the only phone book that a client's body may name, but for aliases
     bootstrap_port: Port
     rank_argv: tuple[tuple[str, ...], ...]  # starts each rank; "--link ipc://..." is appended
+    bootstrap_aliases: frozenset[tuple[str, int]] = frozenset()  # names of the same phone book
     bind: str = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, lt=65536)] = 0  # 0: any free one
     advertise: str = "127.0.0.1"  # the address that others are told

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 
 from daemons.cluster.key import load_key
-from daemons.cluster.load import address_of, phone_book_of
+from daemons.cluster.load import address_of, phone_book_aliases, phone_book_of
 from daemons.cluster.models import model_directory
 from daemons.cluster.worker import Timers
 from daemons.front.config import FrontConfig
@@ -65,6 +65,7 @@ def front_config(flags: Flags, role: Role, face: Face) -> FrontConfig:
         bootstrap_url=url_of(book_host, book_port),
         bootstrap_host=book_host,
         bootstrap_port=book_port,
+        bootstrap_aliases=phone_book_aliases(cluster),
         rank_argv=(rank,),
         bind=face.bind or address,
         port=face.port,

@@ -22,6 +22,8 @@ from daemons.runtime.http import Refusal, invalid
 
 ATTEMPT_LIMIT = 1000
 TIMEOUT_HEADER = "X-Request-Timeout"  # seconds that the client waits in total
+PRIORITY_HEADER = "X-Priority"  # as the body's field priority
+PRIORITY_LIMIT = 100
 ID_HEADER = "X-Request-ID"
 TIMEOUT_LIMIT_S = 86400.0
 RID_LIMIT = 256  # characters
@@ -38,6 +40,7 @@ class PairBody(msgspec.Struct, frozen=True):
     bootstrap_room: int | list[int] | None = None
     bootstrap_instance: str | list[str | None] | None = None
     bootstrap_attempt: int | list[int] | None = None
+    priority: int | None = None  # goes before the header
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -45,14 +48,19 @@ class Place(msgspec.Struct, frozen=True):
 
     key: RoomKey
     prefill: str
+    priority: int = 0  # higher ones go first
 
 
-def places(body: PairBody, prompts: int, config: FrontConfig) -> list[Place]:
-    """Return the place of each of ``prompts`` prompts.
+def places(
+    body: PairBody, prompts: int, config: FrontConfig, priority: str | None = None
+) -> list[Place]:
+    """Return the place of each of ``prompts`` prompts; ``priority`` is the header's.
 
     Raises:
-        Refusal: 400, a room is missing, out of range, shared; or another phone book is named.
+        Refusal: 400, a room is missing, out of range, shared; another phone book is named; or the
+            priority is none.
     """
+    urgency = _priority(body.priority if body.priority is not None else priority)
     if prompts > config.max_prompt_items:
         raise invalid(f"{prompts} prompts in one request, the limit is {config.max_prompt_items}")
     _check_phone_book(body, prompts, config)
@@ -67,7 +75,7 @@ def places(body: PairBody, prompts: int, config: FrontConfig) -> list[Place]:
     attempts = each("bootstrap_attempt", body.bootstrap_attempt or 1, prompts)
     prefills = each("bootstrap_instance", body.bootstrap_instance, prompts)
     found = [
-        Place(_key(room, attempt), _prefill(name, config))
+        Place(_key(room, attempt), _prefill(name, config), urgency)
         for room, attempt, name in zip(rooms, attempts, prefills, strict=True)
     ]
     if len({place.key for place in found}) < prompts:
@@ -144,6 +152,17 @@ def _key(room: int, attempt: int) -> RoomKey:
     return RoomKey(room, attempt)
 
 
+def _priority(given: int | str | None) -> int:
+    try:
+        priority = int(given or 0)
+    except ValueError:
+        priority = PRIORITY_LIMIT + 1
+    if abs(priority) > PRIORITY_LIMIT:
+        limits = f"-{PRIORITY_LIMIT} to {PRIORITY_LIMIT}"
+        raise invalid(f"priority: {str(given)[:40]!r}; a whole number, {limits}")
+    return priority
+
+
 def _prefill(name: str | None, config: FrontConfig) -> str:
     if config.role is Role.PREFILL:
         if name not in (None, config.instance):
@@ -160,7 +179,7 @@ def _check_phone_book(body: PairBody, prompts: int, config: FrontConfig) -> None
     ports = each("bootstrap_port", body.bootstrap_port, prompts)
     for host, port in zip(hosts, ports, strict=True):
         named = (expected[0] if host is None else host, expected[1] if port is None else port)
-        if named != expected:
+        if named != expected and named not in config.bootstrap_aliases:
             raise invalid(
                 f"bootstrap_host, bootstrap_port: {named[0][:255]}:{named[1]};"
                 f" the phone book here is {expected[0]}:{expected[1]}"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from daemons.cluster.key import make_key
 from pdctl import checks
 from pdctl.checks import Check, Status
 from tests.support.fake_fleet import Fleet
@@ -136,3 +137,27 @@ def test_a_full_disk_is_a_warning_and_a_missing_folder_is_looked_up(
     check = checks.check_disk(tmp_path / "not" / "there")
     assert check.status is Status.WARN
     assert check.value == f"5.0 MiB free in {tmp_path}"
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    ("more", "status", "value"),
+    [
+        ("", Status.OK, "loopback only"),
+        ("lb: {bind: 0.0.0.0}\n", Status.WARN, "0.0.0.0"),
+        ("lb: {bind: 0.0.0.0}\nkey_file: key\n", Status.OK, "set, hash"),
+        ("key_file: none\n", Status.FAIL, "no key in"),
+    ],
+)
+def test_a_missing_key_is_a_warning_where_others_reach_the_daemons(
+    tmp_path: Path, more: str, status: Status, value: str
+) -> None:
+    key = make_key(tmp_path / "key")
+    path = tmp_path / "c.yaml"
+    path.write_text(f"name: c\nprefill: {{p0: {{}}}}\n{more}")
+    found = by_name(path)
+    check = found["config" if status is Status.FAIL else "key"]
+    assert check.status is status
+    assert value in check.value
+    assert check.hint or status is Status.OK
+    assert key.secret.decode() not in str(found)

@@ -123,3 +123,16 @@ def test_how_long_a_call_took_is_told(daemon: FakeDaemon) -> None:
     began = time.monotonic()
     answer = call("GET", f"{base_url('127.0.0.1', daemon.port)}/a")
     assert 0 < answer.took_s <= time.monotonic() - began
+
+
+def test_a_token_is_shown_only_where_there_is_one(daemon: FakeDaemon) -> None:
+    daemon.routes["/x"] = 200, {}
+    shown: list[str | None] = []
+    assert daemon.server is not None
+    answering = daemon.server.RequestHandlerClass
+    log = "log_message"
+    setattr(answering, log, lambda self, *_: shown.append(self.headers.get("Authorization")))
+    for token in (None, "t"):
+        get_json(f"http://127.0.0.1:{daemon.port}/x", token=token)
+        post_json(f"http://127.0.0.1:{daemon.port}/x", {}, token=token)
+    assert shown == [None, None, "Bearer t", "Bearer t"]

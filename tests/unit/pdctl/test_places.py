@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from daemons.cluster.errors import OperatorError
+from daemons.cluster.key import make_key
 from daemons.cluster.load import load
 from daemons.cluster.model import Cluster
 from daemons.protocol.topology import InstanceInfo, Role
@@ -65,3 +66,13 @@ def test_the_phone_book_knows_port_0_and_strangers(tmp_path: Path) -> None:
 def test_a_wrong_setting_is_refused_with_its_place(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="p0"):
         places(cluster(tmp_path, "name: c\nprefill: {p0: {bogus: 1}}"))
+
+
+def test_every_place_of_a_cluster_with_a_key_knows_its_token(tmp_path: Path) -> None:
+    key = make_key(tmp_path / "key")
+    known = places(Cluster(name="c", key_file=str(tmp_path / "key"), prefill={"p0": {}}))
+    assert known["p0"].token == key.token(Role.PREFILL)
+    assert known["bootstrap"].token == key.token(Role.BOOTSTRAP)
+    found = with_phone_book(known, [info("d7", "decode", 9)])
+    assert found["d7"].token == key.token(Role.DECODE)
+    assert str(key.token(Role.PREFILL)) not in repr(known)

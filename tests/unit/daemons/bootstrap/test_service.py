@@ -12,7 +12,9 @@ import pytest
 from daemons.bootstrap.dp_ranks import DpRanks
 from daemons.bootstrap.registry import Registry
 from daemons.bootstrap.service import Service
+from daemons.cluster.key import ClusterKey
 from daemons.protocol.topology import Fingerprint, Registration, Role, Shape, State
+from daemons.runtime.guard import bearer, guard
 from daemons.runtime.http import run_site
 
 P0 = Registration(
@@ -233,3 +235,29 @@ async def test_health_and_metrics_answer(desk: Desk) -> None:
 
 async def test_other_methods_are_not_allowed(desk: Desk) -> None:
     assert (await desk.ask("POST", "/route"))[0] == 405
+
+
+async def test_with_a_key_only_health_and_metrics_need_no_token() -> None:
+    key = ClusterKey(b"k" * 32, "here")
+    service = Service(
+        Registry(),
+        DpRanks(),
+        epoch=1,
+        version="1",
+        address=("127.0.0.1", 1),
+        guard=guard(key, Role.BOOTSTRAP),
+    )
+    site = await run_site(service.app(), "127.0.0.1", 0, stop_s=0.1)
+    async with aiohttp.ClientSession(site.url) as http:
+        for route in service.app().router.routes():
+            assert route.resource is not None
+            path = route.resource.canonical
+            async with http.request(route.method, path) as response:
+                is_closed = response.status == 401
+            assert is_closed == (path not in ("/health", "/metrics")), path
+        async with http.get("/instances", headers=bearer(key, Role.BOOTSTRAP)) as response:
+            assert response.status == 200
+        async with http.put("/route", data=b"{}") as response:
+            assert response.status == 401
+    assert service.registry.lives == {}
+    await site.close()

@@ -10,7 +10,9 @@ from daemons.cluster.errors import OperatorError
 from daemons.cluster.load import (
     address_of,
     instance_names,
+    is_loopback,
     load,
+    phone_book_aliases,
     phone_book_of,
     read_settings,
     role_of,
@@ -188,3 +190,24 @@ def test_the_phone_book_is_found_by_its_advertised_address_before_its_hosts() ->
     assert phone_book_of(Cluster(name="t")) == ("127.0.0.1", 8998)
     section = {"advertise": "10.1.1.1", "port": 9000}
     assert phone_book_of(Cluster(name="t", bootstrap=section)) == ("10.1.1.1", 9000)
+
+
+def test_a_phone_book_may_have_other_names_that_are_only_names() -> None:
+    cluster = Cluster(name="c", bootstrap={"aliases": ["n1.example:8998", "[::1]:80"]})
+    assert phone_book_aliases(cluster) == {("n1.example", 8998), ("::1", 80)}
+    assert phone_book_aliases(Cluster(name="c")) == frozenset()
+
+
+@pytest.mark.parametrize("alias", ["n1", "n1:", ":80", "n1:0", "n1:65536", "n1:x"])
+def test_a_name_that_is_no_host_and_port_is_refused(alias: str) -> None:
+    with pytest.raises(OperatorError, match="is not host:port"):
+        phone_book_aliases(Cluster(name="c", bootstrap={"aliases": [alias]}))
+
+
+@pytest.mark.parametrize(
+    ("address", "loopback"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True),
+     ("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("n1.example", False)],
+)  # fmt: skip
+def test_only_loopback_is_loopback(address: str, loopback: bool) -> None:  # noqa: FBT001
+    assert is_loopback(address) is loopback

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from daemons.cluster.errors import OperatorError
+from daemons.cluster.key import load_key, make_key
 from daemons.cluster.load import load
 from daemons.cluster.worker import Timers
 from daemons.front.program import Face, front_config
@@ -62,3 +63,21 @@ def test_the_rank_runs_the_same_program_in_the_same_life(tmp_path: Path) -> None
 def test_a_model_that_is_not_there_is_the_operators_error(tmp_path: Path) -> None:
     with pytest.raises(OperatorError):
         front_config(flags(tmp_path, str(tmp_path / "nothing")), Role.DECODE, face())
+
+
+def test_a_front_and_its_rank_find_the_same_key(tmp_path: Path) -> None:
+    make_key(tmp_path / "key")
+    given = flags(tmp_path, str(tiny_model(tmp_path / "tiny")))
+    given.file.path.write_text(given.file.path.read_text() + "key_file: key\n")
+    keyed = Flags(load(given.file.path), "d0", 0, 0, None)
+    config = front_config(keyed, Role.DECODE, face())
+    assert config.key == load_key(keyed.file.cluster)
+    assert config.key is not None
+    assert config.key.secret.decode() not in repr(config)
+
+
+def test_a_key_that_cannot_be_read_is_the_operators_error(tmp_path: Path) -> None:
+    given = flags(tmp_path, str(tiny_model(tmp_path / "tiny")))
+    given.file.path.write_text(given.file.path.read_text() + "key_file: none\n")
+    with pytest.raises(OperatorError, match="no key in"):
+        front_config(Flags(load(given.file.path), "d0", 0, 0, None), Role.DECODE, face())

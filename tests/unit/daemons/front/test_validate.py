@@ -67,6 +67,14 @@ def test_the_configured_phone_book_may_be_named_and_no_other() -> None:
             found(bootstrap_room=7, **{**right, **wrong})
 
 
+def test_another_name_of_the_phone_book_may_be_used_where_it_is_configured() -> None:
+    known = msgspec.structs.replace(DECODE, bootstrap_aliases=frozenset({("n1.example", 8998)}))
+    assert found(config=known, bootstrap_room=7, bootstrap_host="n1.example")
+    for wrong in ({"bootstrap_host": "n1.example", "bootstrap_port": 1}, {"bootstrap_host": "n2"}):
+        with pytest.raises(Refusal, match="the phone book here is"):
+            found(config=known, bootstrap_room=7, **wrong)
+
+
 @pytest.mark.parametrize(
     ("prompts", "body", "text"),
     [
@@ -171,3 +179,19 @@ async def test_no_junk_in_a_body_breaks_the_front(
 async def _answer_all(bench: Bench) -> None:
     while True:
         await bench.rank.output(await bench.rank.hear(Submit), b"a", FinishReason.LENGTH)
+
+
+def test_a_priority_is_of_the_body_else_of_the_header_else_none() -> None:
+    def priority(header: str | None = None, **body: Any) -> int:
+        pair = msgspec.convert({"bootstrap_room": 7, **body}, PairBody)
+        return places(pair, 1, DECODE, header)[0].priority
+
+    assert priority() == 0
+    assert priority("-7") == -7
+    assert priority("3", priority=100) == 100
+    assert priority("3", priority=0) == 0
+    for wrong in ("high", "101", "1.5", "9" * 5000):
+        with pytest.raises(Refusal, match="a whole number, -100 to 100"):
+            priority(wrong)
+    with pytest.raises(Refusal, match="'-101'"):
+        priority(priority=-101)

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
-from daemons.protocol.topology import Fingerprint
+import pytest
+
+from daemons.cluster.key import ClusterKey
+from daemons.protocol.topology import Fingerprint, Role
+from daemons.runtime.guard import guard
 
 from .conftest import (
     FakeWorker,
@@ -41,3 +45,36 @@ async def test_an_abort_is_passed_on_to_every_worker(
     lb.see()
     async with lb.post("/abort_request", {"rid": "r1"}) as response:
         assert response.status == 502
+
+
+KEY = ClusterKey(b"k" * 32, "here")
+
+
+async def test_with_a_key_workers_are_shown_our_token_and_never_a_clients(
+    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker
+) -> None:
+    lb = await balancer(p0, d0)
+    lb.service.key = KEY
+    mine = {"Authorization": "Bearer client's own"}
+    for call in (
+        lb.post("/generate", {"text": "a"}, headers=mine),
+        lb.post("/abort_request", {"rid": "r1"}, headers=mine),
+        lb.get("/v1/models", headers=mine),
+    ):
+        async with call as response:
+            assert response.status == 200
+    shown = {headers.get("Authorization") for headers in (*p0.headers, *d0.headers)}
+    assert shown == {f"Bearer {KEY.token(Role.DECODE)}"}
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"abort_all": true}', b'{"abort_all": 1}', b"[]", b"no json", b""]
+)
+async def test_with_a_key_only_who_has_the_token_ends_everybodys_requests(
+    balancer: MakeBalancer, p0: FakeWorker, body: bytes
+) -> None:
+    lb = await balancer(p0)
+    lb.service.guard = guard(KEY, Role.LB)
+    async with lb.post("/abort_request", body) as response:
+        assert response.status == 401
+    assert p0.bodies == []

@@ -245,3 +245,13 @@ def test_the_last_event_of_a_failed_stream_is_the_workers_word_or_ours() -> None
     said = Answer(502, b'{"error": {"cause": "peer.died"}}', {})
     assert json.loads(error_event(said, refusal)[6:]) == {"error": {"cause": "peer.died"}}
     assert json.loads(error_event(Answer(502, b"<html>", {}), refusal)[6:]) == ours
+
+
+async def test_a_worker_that_refuses_our_token_is_our_fault_and_not_the_clients(
+    fake: MakeWorker, http: aiohttp.ClientSession
+) -> None:
+    worker = await fake("d0", explained("request.unauthorized", 401, peer="", stage="http"))
+    error = await failed(leg_to(worker, http))
+    assert error.failure.cause is Cause.LB_KEY_MISMATCH
+    assert error.failure.http_status == 502
+    assert error.said is None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from daemons.cluster.key import make_key
 from pdctl.errors import Exit
 from tests.support.fake_fleet import Said
 
@@ -74,3 +76,23 @@ def test_origins_are_a_column_when_asked_for(tmp_path: Path, pdctl: Pdctl) -> No
 
 def test_a_daemon_that_is_not_in_the_file_is_refused(tmp_path: Path, pdctl: Pdctl) -> None:
     assert pdctl("config", "view", "-c", a_file(tmp_path), "-i", "p9").code == Exit.BAD_CONFIG
+
+
+def test_the_key_is_shown_as_set_with_a_hash_and_never_itself(tmp_path: Path, pdctl: Pdctl) -> None:
+    unset = pdctl("config", "view", "-c", a_file(tmp_path), "-o", "json")
+    assert json.loads(unset.out)["daemons"]["p0"]["key"] == {"value": "unset", "origin": "-"}
+    key = make_key(tmp_path / "key")
+    path = a_file(tmp_path, TEXT + "key_file: key\n")
+    for output in ("table", "wide", "json", "yaml"):
+        said = pdctl("config", "view", "-c", path, "-o", output)
+        assert said.code == Exit.OK
+        assert f"set, hash {key.short_hash}" in said.out
+        assert key.secret.decode() not in said.out
+
+
+def test_a_key_that_others_may_read_is_exit_8_with_the_cure(tmp_path: Path, pdctl: Pdctl) -> None:
+    make_key(tmp_path / "key")
+    (tmp_path / "key").chmod(0o644)
+    said = pdctl("config", "check", "-c", a_file(tmp_path, TEXT + "key_file: key\n"))
+    assert said.code == Exit.BAD_CONFIG
+    assert f"hint: chmod 600 {tmp_path / 'key'}" in said.err
