@@ -19,7 +19,7 @@ from daemons.front.orders import Request, order
 from daemons.front.output import Order, Piece
 from daemons.front.rooms import Call
 from daemons.front.sampling import LogprobWishes, Wishes
-from daemons.front.validate import PairBody, each, places, request_ids, timeout_s
+from daemons.front.validate import PRIORITY_HEADER, PairBody, each, places, request_ids, timeout_s
 from daemons.runtime.http import Refusal, invalid, json_response, read_json
 
 DEFAULT_MAX_TOKENS = 128  # SGLang's
@@ -114,7 +114,7 @@ class GenerateApi:
                 raise invalid(f"{name} is not supported yet")
         given, batch = _given(body)
         count = len(given)
-        found = places(pair, count, self._desk.config)
+        found = places(pair, count, self._desk.config, request.headers.get(PRIORITY_HEADER))
         rids = request_ids(request, body.rid, count)
         wishes: list[Wishes] = each("sampling_params", body.sampling_params or Wishes(), count)
         logprobs = _logprob_wishes(body, count)

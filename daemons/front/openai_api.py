@@ -30,7 +30,14 @@ from daemons.front.orders import Request, order
 from daemons.front.output import Piece
 from daemons.front.rooms import Call
 from daemons.front.sampling import LogprobWishes
-from daemons.front.validate import PairBody, places, request_id, request_ids, timeout_s
+from daemons.front.validate import (
+    PRIORITY_HEADER,
+    PairBody,
+    places,
+    request_id,
+    request_ids,
+    timeout_s,
+)
 from daemons.runtime.http import invalid, json_response, read_json
 
 
@@ -115,7 +122,7 @@ class OpenAiApi:
         shared = await read_json(request, SharedBody)
         pair = await read_json(request, PairBody)
         patience_s = timeout_s(request, self._desk.config)
-        found = places(pair, len(prompts), self._desk.config)
+        found = places(pair, len(prompts), self._desk.config, request.headers.get(PRIORITY_HEADER))
         rid = request_id(request, shared.rid)
         rids = request_ids(request, rid, len(prompts))
         wishes = shared.wishes(

@@ -48,6 +48,7 @@ async def order(desk: Desk, request: Request, default_max_tokens: int) -> Order:
         await desk.prefill_of(request.place),
         request.rid,
         stop_strings(wishes),
+        priority=request.place.priority,
         skip_special_tokens=wishes.skip_special_tokens is not False,
         keep_stop=wishes.no_stop_trim is True,
     )

@@ -22,12 +22,22 @@ class Order:
     rid: str
     stops: tuple[str, ...] = ()
     skip_special_tokens: bool = True
+    priority: int = 0
     keep_stop: bool = False  # leave what ended the text in the text
 
     def submit(self, timeout_s: float) -> Submit:
         """Return what the rank is told."""
         room, attempt = self.key
-        return Submit(room, attempt, self.prompt, self.sampling, self.prefill, timeout_s, self.rid)
+        return Submit(
+            room,
+            attempt,
+            self.prompt,
+            self.sampling,
+            self.prefill,
+            timeout_s,
+            self.rid,
+            self.priority,
+        )
 
 
 @dataclass(frozen=True, slots=True)

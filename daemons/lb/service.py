@@ -32,7 +32,14 @@ from daemons.runtime.recorder import Recorder
 
 GRACE_S = 3.0  # a worker whose time is over is heard first: it knows the stage
 TIMEOUT_HEADER = "X-Request-Timeout"  # seconds that the client still waits
-PASSED_ON = ("Authorization", "X-Request-ID", "traceparent", "tracestate", "Accept")
+PASSED_ON = (
+    "Authorization",
+    "X-Request-ID",
+    "X-Priority",
+    "traceparent",
+    "tracestate",
+    "Accept",
+)
 WARM_UP = b'{"input_ids":[0],"sampling_params":{"max_new_tokens":1,"temperature":0}}'
 
 
