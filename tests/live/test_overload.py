@@ -50,9 +50,8 @@ def test_every_request_of_a_burst_ends_well_or_is_told_when_to_come_back(
             assert ended.error["cause"] in ("queue.full", "queue.timeout"), ended.error
             assert ended.error["retry"] is True
             refused += 1
-    print(
-        f"{memory}, {BURST} at once: {served} served, {refused} refused, slowest begin {slowest_s:.2f} s"
-    )
+    counts = f"{served} served, {refused} refused"
+    print(f"{memory}, {BURST} at once: {counts}, slowest begin {slowest_s:.2f} s")
     assert served >= (CAPACITY // 2 if memory == "ample" else 1)
     assert refused, "the burst did not fill the pair"
     assert slowest_s < QUEUE_S + SLACK_S
