@@ -74,6 +74,7 @@ def checks(config: Path | None, host: str | None) -> Iterator[Check]:
     ours = [place for place in known.values() if place.host == here]
     yield check_key(target, ours)
     yield check_model(target)
+    yield check_transfer_ports(target, ours)
     yield check_threads(target, ours)
     for place in ours:
         if place.port:
@@ -186,6 +187,17 @@ def check_key(target: Target, ours: list[Place]) -> Check:
         return Check("key", Status.OK, "none; daemons listen on loopback only")
     value = f"none, and daemons listen on {', '.join(outside)}: anybody there is obeyed"
     return Check("key", Status.WARN, value, "pdctl keygen, then key_file in the cluster file")
+
+
+def check_transfer_ports(target: Target, ours: list[Place]) -> Check:
+    """Mooncake listens everywhere, and asks nobody who it is."""
+    workers = [place.instance for place in ours if place.role in WORKERS]
+    backends = {settings(target.cluster, name).transfer.backend for name in workers}
+    if "mooncake" not in backends:
+        return Check("transfer-ports", Status.OK, "no Mooncake on this host")
+    value = "Mooncake listens on all addresses, ports 15000-17000, and no key protects them"
+    hint = "a firewall, or IPAddressAllow= in the units: see THREAT_MODEL.md"
+    return Check("transfer-ports", Status.WARN, value, hint)
 
 
 def check_threads(target: Target, ours: list[Place]) -> Check:

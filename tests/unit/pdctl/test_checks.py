@@ -161,3 +161,16 @@ def test_a_missing_key_is_a_warning_where_others_reach_the_daemons(
     assert value in check.value
     assert check.hint or status is Status.OK
     assert key.secret.decode() not in str(found)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [("", Status.WARN), ("transfer: {backend: loopback}\n", Status.OK)],
+)
+def test_ports_that_no_key_protects_are_told(tmp_path: Path, more: str, status: Status) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(f"name: c\nprefill: {{p0: {{}}}}\n{more}")
+    check = by_name(path)["transfer-ports"]
+    assert check.status is status
+    assert ("15000-17000" in check.value) == (status is Status.WARN)
