@@ -17,11 +17,12 @@ from daemons.cluster.load import LB_NAME, ClusterFile, address_of, phone_book_of
 from daemons.lb.app import OPEN_TO_CLIENTS, app_of
 from daemons.lb.config import LbConfig
 from daemons.lb.fleet import Fleet
+from daemons.lb.gate import Gate
 from daemons.lb.policies import POLICIES
 from daemons.lb.rooms import Rooms
 from daemons.lb.service import Service
 from daemons.lb.stories import STEPS
-from daemons.lb.watch import Look, at_listed, keep_seeing, through
+from daemons.lb.watch import Look, at_listed, keep_hearing, keep_seeing, through
 from daemons.protocol.topology import Registration, Role, State
 from daemons.runtime import log, program, systemd
 from daemons.runtime.epoch import new_epoch
@@ -76,6 +77,12 @@ class Running:
             asyncio.create_task(
                 keep_registered(self.book, self.registration, config.lease_s, changed=self.changed),
                 name="registration",
+            ),
+            asyncio.create_task(
+                keep_hearing(
+                    service.fleet, service.credits, service.session, lambda: service.credentials
+                ),
+                name="credits",
             ),
             asyncio.create_task(_feed_watchdog(service), name="watchdog"),
         ]
@@ -149,6 +156,7 @@ def _service(config: LbConfig, session: aiohttp.ClientSession, meeting: tuple[st
         config=config,
         fleet=Fleet(config.stale_s),
         policy=POLICIES[config.policy](),
+        gate=Gate(config.queue, config.queue_s),
         rooms=Rooms(secrets.randbits),
         recorder=Recorder(LB_NAME, Role.LB.value, STEPS),
         session=session,

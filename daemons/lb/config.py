@@ -36,6 +36,10 @@ class LbConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     connect_s: Seconds = 2.0  # until a worker's socket accepts
     lease_s: Seconds = 10.0  # own registration, renewed at a third of it
     drain_s: Seconds = 60.0  # SIGTERM: open requests may finish for so long
+    max_rooms_per_prefill: Annotated[int, msgspec.Meta(ge=1)] = 256  # in flight; others wait
+    max_rooms_per_decode: Annotated[int, msgspec.Meta(ge=1)] = 256  # in flight; others wait
+    queue: Annotated[int, msgspec.Meta(ge=0)] = 256  # requests that may wait for a place
+    queue_s: Seconds = 30.0  # and for how long; then 503 with Retry-After
     max_items: Annotated[int, msgspec.Meta(ge=1)] = 256  # prompts of one request
     max_connections: Annotated[int, msgspec.Meta(ge=1)] = 4096  # of clients; more get 503
     max_body_bytes: Annotated[int, msgspec.Meta(ge=1024)] = 32 << 20  # of one request

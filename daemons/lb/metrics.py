@@ -64,6 +64,10 @@ class Metrics:
             self.failed += 1
             self._failures.labels(failure.cause.value).inc()
 
+    def turned_away(self, failure: Failure) -> None:
+        """Count a request that never got a pair."""
+        self._failures.labels(failure.cause.value).inc()
+
     def show(self, fleet: Fleet, stages: Mapping[str, int], now_s: float) -> None:
         """Set the gauges."""
         for stage, rooms in stages.items():

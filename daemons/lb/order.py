@@ -16,6 +16,9 @@ GENERATE = "/generate"
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 
+DEFAULT_TOKENS = 128  # of a text whose length nobody asked for
+PROMPTS = {"text": 4, "prompt": 4, "messages": 4, "input_ids": 5}  # bytes of JSON per token
+
 OURS = "bootstrap_"
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -33,6 +36,7 @@ class Order:
     fields: Mapping[str, msgspec.Raw]
     items: int | None  # prompts of a batch; None: a single prompt
     stream: bool
+    tokens: int  # of all prompts and texts; an estimate, for only the tokenizer knows
     wants_prompt_logprobs: bool  # of /generate: prefill's list goes into decode's answer
 
     @property
@@ -69,13 +73,30 @@ def read_order(path: str, raw: bytes, max_items: int) -> Order:
         fields = _fields.decode(raw)
         items = _items(path, fields)
         stream = _value(fields, "stream") is True
+        tokens = _tokens(fields, items or 1)
         wanted = _value(fields, "return_logprob") if path == GENERATE else False
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadOrder(f"body: {error}") from error
     if items is not None and not 1 <= items <= max_items:
         raise BadOrder(f"{items} prompts in one request, 1 to {max_items} are served")
     wants = any(wanted) if isinstance(wanted, list) else bool(wanted)
-    return Order(path, fields, items, stream, wants)
+    return Order(path, fields, items, stream, tokens, wants)
+
+
+def _tokens(fields: Mapping[str, msgspec.Raw], rooms: int) -> int:
+    wishes = _value(fields, "sampling_params")
+    asked = [
+        _value(fields, "max_completion_tokens"),
+        _value(fields, "max_tokens"),
+        wishes.get("max_new_tokens") if isinstance(wishes, dict) else None,
+    ]
+    most = next((one for one in asked if isinstance(one, int)), DEFAULT_TOKENS)
+    prompts = [
+        len(memoryview(fields[name])) // bytes_per_token
+        for name, bytes_per_token in PROMPTS.items()
+        if name in fields
+    ]
+    return sum(prompts) + most * rooms
 
 
 def _items(path: str, fields: Mapping[str, msgspec.Raw]) -> int | None:

@@ -13,8 +13,10 @@ from aiohttp import web
 from daemons.cluster.key import ClusterKey
 from daemons.lb.client import Client
 from daemons.lb.config import LbConfig
+from daemons.lb.credits import Credits
 from daemons.lb.dispatch import ClientGone, Exchange, Lingering, Task
 from daemons.lb.fleet import Fleet, Pick, Worker
+from daemons.lb.gate import Gate, QueueIsFull, WaitedTooLong
 from daemons.lb.leg import Leg, LegFailed
 from daemons.lb.metrics import Metrics
 from daemons.lb.open_requests import OpenRequests
@@ -50,6 +52,7 @@ class Service:
     config: LbConfig
     fleet: Fleet
     policy: Policy
+    gate: Gate
     rooms: Rooms
     recorder: Recorder
     session: aiohttp.ClientSession
@@ -57,6 +60,7 @@ class Service:
     instance: str
     epoch: int
     version: str
+    credits: Credits = field(default_factory=Credits)
     metrics: Metrics = field(default_factory=Metrics)
     lingering: Lingering = field(default_factory=Lingering)
     looking: set[asyncio.Task[None]] = field(default_factory=set)
@@ -95,7 +99,7 @@ class Service:
 
     async def _serve(self, order: Order, request: web.Request) -> web.StreamResponse:
         total_s = self._total_s(request)
-        pick = self.pick()
+        pick = await self._admitted(order.rooms, order.tokens, total_s)
         pair = pick.pair
         rooms = self.rooms.draw(order.rooms)
         telling = Telling(order, pick, rooms, self.recorder, self.metrics, self.log)
@@ -112,12 +116,14 @@ class Service:
 
         def prefill_ended(task: Task) -> None:
             self.fleet.give_back(pair.prefill, len(rooms))
+            self.gate.opened()
             telling.prefill_ended(_how(task))
 
         exchange = Exchange(
             order, prefill, decode, client, total_s + GRACE_S, prefill_ended, self.lingering.hold
         )
         self.fleet.take(pair, len(rooms))
+        self.credits.spend(pair.decode.life, order.tokens)
         try:
             with self.open.entered():
                 return await self._told(exchange, client)
@@ -127,6 +133,7 @@ class Service:
             for leg in (prefill, decode):
                 self._heed(leg)
             self.fleet.give_back(pair.decode, len(rooms))
+            self.gate.opened()
             self.rooms.end(rooms)
 
     async def _told(self, exchange: Exchange, client: Client) -> web.StreamResponse:
@@ -183,8 +190,41 @@ class Service:
         except (aiohttp.ClientError, OSError):
             return  # it listens
 
-    def pick(self) -> Pick:
-        """Return a pair for a request; raises Refusal when there is none."""
+    async def _admitted(self, rooms: int, tokens: int, total_s: float) -> Pick:
+        """Return a pair that has place for a request; waits for one a while.
+
+        Raises:
+            Refusal: 503, and when to come back; where too many wait, at once.
+        """
+        config = self.config
+        try:
+            return await self.gate.enter(lambda: self.pick(rooms, tokens), total_s)
+        except QueueIsFull:
+            detail = f"no worker has a place, and {config.queue} requests are waiting"
+            failure = Failure(Cause.QUEUE_FULL, "dispatch", self.instance, detail)
+        except WaitedTooLong:
+            detail = f"no worker had a place for {min(total_s, config.queue_s):g} s"
+            failure = Failure(Cause.QUEUE_TIMEOUT, "dispatch", self.instance, detail)
+        self.metrics.turned_away(failure)
+        raise Refusal.of(failure, retry_after_s=config.poll_s)
+
+    def _has_place(self, worker: Worker, rooms: int) -> bool:
+        """Say whether a worker may get so many rooms more; one without any may get any number."""
+        limits = {
+            Role.PREFILL: self.config.max_rooms_per_prefill,
+            Role.DECODE: self.config.max_rooms_per_decode,
+        }
+        there = self.fleet.rooms.get(worker.life, 0)
+        return there == 0 or there + rooms <= limits[worker.role]
+
+    def pick(self, rooms: int = 0, tokens: int = 0) -> Pick | None:
+        """Return a pair for a request, None when no worker has a place for it now.
+
+        Decodes that are known to lack memory for its tokens are only picked when all do.
+
+        Raises:
+            Refusal: no pair may serve.
+        """
         if self.state is State.DRAINING:
             raise Refusal.of(Failure(Cause.INSTANCE_DRAINING, "dispatch", self.instance))
         now_s = time.monotonic()
@@ -195,7 +235,17 @@ class Service:
                 Failure(Cause.LB_NO_PAIR, "dispatch", "", reason),
                 retry_after_s=self.config.poll_s,
             )
-        return self.policy.pick(pairs, self.fleet.rooms)
+        free = [
+            pair
+            for pair in pairs
+            if self._has_place(pair.prefill, rooms) and self._has_place(pair.decode, rooms)
+        ]
+        if not free:
+            return None
+        well_off = [
+            pair for pair in free if not self.credits.lacks(pair.decode.life, tokens, now_s)
+        ]
+        return self.policy.pick(well_off or free, self.fleet.rooms)
 
     def _total_s(self, request: web.Request) -> float:
         """How long this request may take: the client's own limit, within ours."""

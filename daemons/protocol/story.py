@@ -73,4 +73,5 @@ class WorkerStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     itl_p99_s: float | None = None
     wire_bytes_per_s: float | None = None
     config_hash: str = ""
+    credits: dict[str, int] = {}  # what another room may count on: tokens, rows, places; queue
     chaos: tuple[str, ...] = ()  # faults that are armed on purpose, in words

@@ -28,6 +28,11 @@ class Reported(Protocol):
     recorder: Recorder
 
     @property
+    def credits(self) -> dict[str, int]:
+        """What another room may count on."""
+        ...
+
+    @property
     def counters(self) -> Mapping[str, float]:
         """Counts since the start."""
         ...
@@ -86,7 +91,8 @@ class Report:
             pages_total=core.pages.size,
             rows=core.rows.counts(),
             peers=core.peers.believed(),
-            counters={**core.counters, **dropped},
+            counters={**core.counters, **dropped, "loop_lag_max_s": equipment.reactor.lag_max_s},
             wire_bytes_per_s=rate,
             config_hash=equipment.config_hash,
+            credits=core.credits,
         )

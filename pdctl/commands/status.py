@@ -47,7 +47,7 @@ STATE_STYLES = {
 # Stages of both workers under the four heads of the ROOMS column.
 STAGES = {
     "boot": ("bootstrap", "prealloc"),
-    "wait": ("waiting", "prebuilt"),
+    "wait": ("waiting", "prebuilt", "retracted"),
     "run": ("forward", "running"),
     "fly": ("inflight", "transfer"),
 }

@@ -16,6 +16,7 @@ from aiohttp import web
 from daemons.lb.app import app_of
 from daemons.lb.config import LbConfig
 from daemons.lb.fleet import Fleet, Worker
+from daemons.lb.gate import Gate
 from daemons.lb.policies import POLICIES
 from daemons.lb.rooms import Rooms
 from daemons.lb.service import Service
@@ -238,6 +239,7 @@ async def balancer(http: aiohttp.ClientSession) -> AsyncIterator[MakeBalancer]:
                 config=config,
                 fleet=Fleet(config.stale_s),
                 policy=POLICIES[config.policy](),
+                gate=Gate(config.queue, config.queue_s),
                 rooms=Rooms(random.Random(7).getrandbits),
                 recorder=Recorder("lb", "lb", STEPS),
                 session=upstream,

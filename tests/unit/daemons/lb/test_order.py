@@ -128,3 +128,19 @@ def test_prompt_logprobs_are_merged_where_generate_asks_for_them(
 @pytest.mark.parametrize(("stream", "expected"), [(True, True), (False, False), (None, False)])
 def test_only_true_is_a_stream(*, stream: bool | None, expected: bool) -> None:
     assert read_order(CHAT, json.dumps({"stream": stream}).encode(), 1).stream is expected
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "tokens"),
+    [
+        (GENERATE, {"text": "a" * 38, "sampling_params": {"max_new_tokens": 7}}, 10 + 7),
+        (GENERATE, {"input_ids": [[10, 20, 30], [40, 50]]}, 4 + 2 * 128),
+        (COMPLETIONS, {"prompt": "a" * 38, "max_tokens": 5}, 10 + 5),
+        (CHAT, {"messages": [], "max_tokens": 5, "max_completion_tokens": 9}, 9),
+        (GENERATE, {"sampling_params": [{"max_new_tokens": 7}]}, 128),
+    ],
+)
+def test_tokens_are_estimated_from_bytes_and_wishes(
+    path: str, body: dict[str, Any], tokens: int
+) -> None:
+    assert read_order(path, json.dumps(body).encode(), 100).tokens == tokens

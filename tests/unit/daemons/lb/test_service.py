@@ -424,3 +424,98 @@ async def test_a_request_that_is_cut_at_the_end_tells_its_client_why(
     await happens(p0.left)
     await happens(d0.left)
     await idle(lb)
+
+
+async def test_rooms_beyond_a_workers_limit_wait_for_a_place(
+    balancer: MakeBalancer, fake: MakeWorker, p0: FakeWorker
+) -> None:
+    go = asyncio.Event()
+    d0 = await fake("d0", waits(go, whole({})))
+    lb = await balancer(p0, d0, max_rooms_per_decode=2)
+    first = asyncio.ensure_future(lb.post("/generate", {"text": ["a", "b"]}))
+    await happens(d0.came)
+    second = asyncio.ensure_future(lb.post("/generate", ONE))
+    async with asyncio.timeout(DEADLINE_S):
+        while not lb.service.gate.waiting:  # noqa: ASYNC110 - no event tells of it
+            await asyncio.sleep(0.001)
+    assert len(d0.bodies) == 1
+    go.set()
+    for asking in (first, second):
+        response = await asking
+        assert response.status == 200
+        response.release()
+    assert len(d0.bodies) == 2
+    await idle(lb)
+
+
+async def test_a_batch_larger_than_the_limit_goes_to_a_worker_that_has_nothing_else(
+    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker
+) -> None:
+    lb = await balancer(p0, d0, max_rooms_per_decode=1, max_rooms_per_prefill=1)
+    async with lb.post("/generate", {"text": ["a", "b", "c"]}) as response:
+        assert response.status == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "cause"),
+    [({"queue": 0}, "queue.full"), ({"queue_s": 0.02}, "queue.timeout")],
+)
+async def test_a_request_that_finds_no_place_is_503_early_and_told_when_to_come_back(
+    balancer: MakeBalancer,
+    fake: MakeWorker,
+    p0: FakeWorker,
+    settings: dict[str, Any],
+    cause: str,
+) -> None:
+    go = asyncio.Event()
+    d0 = await fake("d0", waits(go, whole({})))
+    lb = await balancer(p0, d0, max_rooms_per_decode=1, **settings)
+    first = asyncio.ensure_future(lb.post("/generate", ONE))
+    await happens(d0.came)
+    async with lb.post("/generate", TWO) as response:
+        error = (await response.json())["error"]
+        assert (response.status, error["cause"], error["retry"]) == (503, cause, True)
+        assert int(response.headers["Retry-After"]) >= 1
+    go.set()
+    (await first).release()
+    assert len(d0.bodies) == 1
+    await idle(lb)
+
+
+async def test_a_client_that_leaves_the_queue_leaves_no_trace(
+    balancer: MakeBalancer, fake: MakeWorker, p0: FakeWorker
+) -> None:
+    go = asyncio.Event()
+    d0 = await fake("d0", waits(go, whole({})))
+    lb = await balancer(p0, d0, max_rooms_per_decode=1)
+    first = asyncio.ensure_future(lb.post("/generate", ONE))
+    await happens(d0.came)
+    second = asyncio.ensure_future(lb.post("/generate", TWO))
+    async with asyncio.timeout(DEADLINE_S):
+        while not lb.service.gate.waiting:  # noqa: ASYNC110 - no event tells of it
+            await asyncio.sleep(0.001)
+        second.cancel()
+        while lb.service.gate.waiting:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    go.set()
+    (await first).release()
+    await idle(lb)
+
+
+async def test_a_decode_that_is_known_to_lack_memory_is_picked_only_when_all_do(
+    balancer: MakeBalancer, fake: MakeWorker, p0: FakeWorker, d0: FakeWorker
+) -> None:
+    d1 = await fake("d1", whole({"text": "decode"}))
+    lb = await balancer(p0, d0, d1)
+    credits, now_s = lb.service.credits, time.monotonic()
+    credits.hear(("d0", 1), 0, now_s)
+    credits.hear(("d1", 1), 10_000, now_s)
+    for _ in range(3):
+        async with lb.post("/generate", ONE) as response:
+            assert response.status == 200
+    assert (len(d0.bodies), len(d1.bodies)) == (0, 3)
+    credits.hear(("d1", 1), 0, now_s)
+    for _ in range(2):
+        async with lb.post("/generate", ONE) as response:
+            assert response.status == 200
+    assert len(d0.bodies) == 1

@@ -29,6 +29,7 @@ def report() -> Report:
         mailbox=SimpleNamespace(dropped={"no message": 2}),
         engine=SimpleNamespace(fingerprint=PRINT),
         backend=SimpleNamespace(transport="tcp"),
+        reactor=SimpleNamespace(lag_max_s=0.25),
         config_hash="abc",
     )
     return Report(cast(Equipment, equipment), core)
@@ -50,6 +51,7 @@ def test_a_status_has_the_pools_of_the_core_and_what_the_mailbox_dropped() -> No
         "quarantined": 0,
     }
     assert body["pages_total"] == 4
+    assert body["credits"] == {"tokens": 64, "rows": 4, "places": 128, "queue": 0}
     assert body["rooms"] == {
         "prealloc": 0,
         "transfer": 0,
@@ -57,7 +59,7 @@ def test_a_status_has_the_pools_of_the_core_and_what_the_mailbox_dropped() -> No
         "running": 0,
         "retracted": 0,
     }
-    assert body["counters"] == {"messages_dropped:no message": 2.0}
+    assert body["counters"] == {"messages_dropped:no message": 2.0, "loop_lag_max_s": 0.25}
     assert body["up_s"] == 3.0
     assert body["state"] == "ready"
 
