@@ -5,7 +5,7 @@
   itself names the sender's life and the life it is meant for. It is checked before anything else
   of the message is looked at, in constant time.
 - A counter grows with each message that a process seals. A receiver takes each counter of a
-  sender's life once; far too old ones and earlier lives are refused like repeated ones.
+  sender's life once; what is too old to be remembered is refused like a repetition.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ COUNTER_BYTES = 8
 MAC_BYTES = 32
 WINDOW = 8192  # counters that may overtake each other where a connection is renewed
 SENDERS_LIMIT = 4096  # ranks that one rank hears
+LIVES = 4  # of each; what comes late of a life that ended is for the cores to judge
 
 _BODY = len(HEAD) + len(SEALED) + COUNTER_BYTES + MAC_BYTES
 
@@ -65,9 +66,8 @@ class Sealer:
 class Heard:
     """Which counters of one sender's life were taken: bit n is the highest but n."""
 
-    epoch: int
-    highest: int
-    taken: int = 1
+    highest: int = 0
+    taken: int = 0
 
     def take(self, counter: int) -> bool:
         """Say whether a counter is new, and remember it."""
@@ -85,12 +85,32 @@ class Heard:
 
 
 @dataclass(slots=True)
+class Lives:
+    """The last lives of one rank, by epoch, and the latest one that is forgotten."""
+
+    heard: dict[int, Heard] = field(default_factory=dict)
+    forgotten: int = 0
+
+    def take(self, epoch: int, counter: int) -> bool:
+        """Say whether a counter of a life is new, and remember it."""
+        if epoch <= self.forgotten:
+            return False
+        known = self.heard.setdefault(epoch, Heard())
+        if len(self.heard) > LIVES:
+            self.forgotten = min(self.heard)
+            del self.heard[self.forgotten]
+            if epoch == self.forgotten:
+                return False
+        return known.take(counter)
+
+
+@dataclass(slots=True)
 class Opener:
     """Opens what one process receives in one life."""
 
     me: PeerId
     secret: bytes | None = field(repr=False)
-    _heard: dict[tuple[str, int], Heard] = field(default_factory=dict)
+    _heard: dict[tuple[str, int], Lives] = field(default_factory=dict)
 
     def open(self, frame: bytes) -> tuple[bytes, int]:
         """Return the encoded message in a frame, and its counter (0: not sealed).
@@ -123,12 +143,9 @@ class Opener:
         if self.secret is None:
             return
         place = (sender.instance, sender.rank)
-        heard = self._heard.get(place)
-        if heard is None and len(self._heard) >= SENDERS_LIMIT:
+        if place not in self._heard and len(self._heard) >= SENDERS_LIMIT:
             raise Refused(Why.CROWDED)
-        if heard is None or sender.epoch > heard.epoch:
-            self._heard[place] = Heard(sender.epoch, counter)
-        elif sender.epoch < heard.epoch or not heard.take(counter):
+        if not self._heard.setdefault(place, Lives()).take(sender.epoch, counter):
             raise Refused(Why.REPLAYED)
 
 

@@ -54,6 +54,7 @@ from daemons.protocol.handshake import (
 )
 from daemons.protocol.ids import PeerId, RoomKey
 from daemons.protocol.metadata import ROW_BYTES, Row, pack
+from daemons.protocol.seal import Sealer
 from daemons.protocol.status import Status
 from daemons.protocol.topology import Fingerprint, Shape
 
@@ -135,6 +136,12 @@ ROWS = {
     "row_without_log_probabilities": Row(RoomKey(1, 1), TokenOut(0)),
 }
 
+SECRET = bytes(range(32))  # of the seals
+FRAMES = {
+    "frame_open": (None, PLANE["heartbeat"], DECODE),
+    "frame_sealed": (SECRET, PLANE["heartbeat"], DECODE),
+}
+
 Coder = tuple[Callable[[Any], bytes], Callable[[bytes], Any]]
 CODERS: dict[str, Coder] = {
     **dict.fromkeys(PLANE, (encode, decode)),
@@ -149,11 +156,19 @@ def golden(name: str) -> bytes:
     return bytes.fromhex((GOLDEN / f"{name}.hex").read_text())
 
 
+def frame(name: str) -> bytes:
+    """Return what goes over the plane for an example, sealed as the hundredth of its process."""
+    secret, message, receiver = FRAMES[name]
+    return Sealer(secret, 99).close(encode(message), receiver)
+
+
 def _write() -> None:
     for name, message in MESSAGES.items():
         _put(name, CODERS[name][0](message))
     for name, row in ROWS.items():
         _put(name, pack(row).rstrip(b"\0"))
+    for name in FRAMES:
+        _put(name, frame(name))
 
 
 def _put(name: str, raw: bytes) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from daemons.protocol.codec import BadMessage, decode, encode
 from daemons.protocol.handshake import Heartbeat
 from daemons.protocol.ids import PeerId
-from daemons.protocol.seal import SENDERS_LIMIT, WINDOW, Opener, Refused, Sealer, Why
+from daemons.protocol.seal import LIVES, SENDERS_LIMIT, WINDOW, Opener, Refused, Sealer, Why
 
 ME, SENDER = PeerId("p0", 11), PeerId("d0", 22)
 KEY = b"k" * 32
@@ -82,14 +82,36 @@ def test_what_is_too_old_for_the_window_is_refused_unseen() -> None:
         one.admit(SENDER, 1)
 
 
-def test_a_newer_life_counts_anew_and_an_earlier_one_is_refused() -> None:
+def test_each_life_counts_for_itself_and_none_is_repeated() -> None:
+    one, newer = opener(), PeerId(SENDER.instance, SENDER.epoch + 1)
+    for life in (SENDER, newer):
+        one.admit(life, 7)
+    one.admit(SENDER, 8)  # late, not repeated: the cores know that this life is over
+    for life, counter in ((SENDER, 7), (SENDER, 8), (newer, 7)):
+        with pytest.raises(Refused, match="replayed"):
+            one.admit(life, counter)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_lives_are_bounded_and_what_is_forgotten_is_refused(order: int) -> None:
     one = opener()
-    one.admit(SENDER, 7)
-    newer = PeerId(SENDER.instance, SENDER.epoch + 1)
-    one.admit(newer, 1)
-    with pytest.raises(Refused, match="replayed"):
-        one.admit(SENDER, 8)
-    one.admit(newer, 2)
+    lives = [PeerId("d0", 100 + order * n) for n in range(LIVES + 3)]
+    refused = 0
+    for life in lives:
+        try:
+            one.admit(life, 1)
+        except Refused:
+            refused += 1
+    again = 0
+    for life in lives:
+        try:
+            one.admit(life, 1)
+        except Refused:
+            again += 1
+    assert again == len(lives)
+    assert refused == (0 if order == 1 else 3)  # a clock that went back far is not believed
+    newest = max(lives, key=lambda life: life.epoch)
+    one.admit(newest, 2)
 
 
 def test_senders_are_bounded_and_known_ones_are_heard_on() -> None:
