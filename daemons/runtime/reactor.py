@@ -138,6 +138,7 @@ class Reactor:
         self._prober = Lane("probe", wake.post)
         self._heard_at: dict[PeerId, float] = {}  # the peer's clock in its last heartbeat
         self._stopping = False
+        self.lag_max_s = 0.0  # the longest by which a tick came late: how long the loop was busy
         self._poller = zmq.Poller()
         self._carry_out: dict[type, Callable[..., object]] = {
             Connect: self._connect,
@@ -172,7 +173,9 @@ class Reactor:
             if core.busy and not was_busy:
                 next_tick_s = min(next_tick_s, self._clock() + BUSY_TICK_S)
             # After what came: a thawed process must hear its peers before it misses them.
-            if self._clock() >= next_tick_s:
+            if (now := self._clock()) >= next_tick_s:
+                if next_tick_s:
+                    self.lag_max_s = max(self.lag_max_s, now - next_tick_s)
                 self._handle(core, shell, Tick())
                 next_tick_s = self._clock() + (BUSY_TICK_S if core.busy else IDLE_TICK_S)
         self._handle(core, shell, Stopping())
