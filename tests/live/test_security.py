@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -122,6 +123,19 @@ def test_the_key_shows_neither_in_config_view_nor_in_any_log(keyed: Cluster) -> 
     assert keyed.key.short_hash in logs
     for text in (view.stdout, keyed.pdctl("doctor").stdout, logs):
         assert not [one for one in secrets if one in text]
+
+
+def test_pdctl_without_the_key_is_told_what_it_lacks(keyed: Cluster, tmp_path: Path) -> None:
+    document = yaml.safe_load(keyed.file.read_text())
+    del document["key_file"]
+    (tmp_path / "cluster.yaml").write_text(yaml.safe_dump(document))
+    without = dataclasses.replace(keyed, file=tmp_path / "cluster.yaml", key=None)
+    status = without.pdctl("status")
+    assert status.returncode in (4, 5), status.stdout
+    assert "key_file" in status.stdout + status.stderr
+    for words in (("rooms",), ("drain", "d0", "--yes")):
+        assert without.pdctl(*words).returncode != 0
+    assert keyed.status("d0")["state"] == "ready"
 
 
 @pytest.mark.parametrize("instance", ["bootstrap", "lb", "p0", "d0"])

@@ -8,12 +8,17 @@ import pytest
 import zmq
 
 from daemons.cluster.errors import OperatorError
+from daemons.cluster.key import make_key
 from daemons.cluster.load import load
 from daemons.engine.config import EngineConfig
-from daemons.protocol.codec import decode_to_front
+from daemons.protocol.codec import decode_to_front, encode
 from daemons.protocol.generate import RankReady
+from daemons.protocol.handshake import Heartbeat
+from daemons.protocol.ids import PeerId
+from daemons.protocol.seal import Sealer
 from daemons.protocol.topology import Role
 from daemons.rank.equipment import Wants, equip
+from daemons.runtime.mailbox import zmq_address
 from daemons.runtime.worker import Flags
 from daemons.transfer.config import TransferConfig
 from tests.support.checkpoints import checkpoint
@@ -68,3 +73,30 @@ def test_a_model_that_is_not_there_is_the_operators_error(
 ) -> None:
     with pytest.raises(OperatorError, match="no model"):
         equip(flags(tmp_path, str(tmp_path / "nothing")), Role.DECODE, wants())
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_rank_of_a_cluster_with_a_key_reads_sealed_messages_only(
+    tmp_path: Path, front: zmq.Socket[bytes], *, keyed: bool
+) -> None:
+    given = flags(tmp_path, str(checkpoint("llama")))
+    secret = None
+    if keyed:
+        secret = make_key(tmp_path / "key").plane
+        given.file.path.write_text(given.file.path.read_text() + "key_file: key\n")
+        given = Flags(load(given.file.path), "d0", 0, 77, given.link)
+    equipment = equip(given, Role.DECODE, wants())
+    heartbeat = encode(Heartbeat(PeerId("p0", 5), 77, 1.0))
+    way = equipment.context.socket(zmq.PUSH)
+    way.connect(zmq_address("127.0.0.1", equipment.mailbox.port))
+    for sealer in (Sealer(secret), Sealer(None if keyed else b"k" * 32)):
+        way.send(sealer.close(heartbeat, equipment.me))
+    taken = []
+    while len(taken) + sum(equipment.mailbox.dropped.values()) < 2:
+        assert equipment.mailbox.inbox.poll(5000)
+        taken += list(equipment.mailbox.receive())
+    assert len(taken) == 1
+    assert set(equipment.mailbox.dropped) == {"unsealed" if keyed else "sealed, no key here"}
+    way.close(linger=0)
+    equipment.close()
+    os.close(equipment.wake.fd)
