@@ -127,10 +127,11 @@ class Prefills:
         return self.peers.bury(peer)
 
     def tick(self, now: float) -> list[Send]:
-        """Repeat registrations that were not answered."""
+        """Repeat registrations that were not answered, until it is time to look again."""
         again: list[Send] = []
         for prefill in self.known.values():
-            late = prefill.step is Step.REGISTERING and now - prefill.asked_s >= RETRY_S
+            asking = prefill.step is Step.REGISTERING and now - prefill.since_s < ANSWER_S
+            late = asking and now - prefill.asked_s >= RETRY_S
             if late and prefill.peer is not None:
                 prefill.asked_s = now
                 again.append(self._registration(prefill.peer))

@@ -524,7 +524,8 @@ class Scheduler:
         self.out.do(*commands)
         for peer in silent:
             if peer not in self.decodes.known:  # refused, and we hold nothing for it
-                self._bury(peer, "it was refused and has fallen silent")
+                self.out.do(*self.peers.forget(peer))
+                continue
             self._fail_rooms_of(
                 peer, Cause.PEER_UNREACHABLE, f"no heartbeat for {timers.peer_timeout_s} s"
             )

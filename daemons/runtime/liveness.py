@@ -61,6 +61,10 @@ class Liveness:
         while len(self._dead) > self._remember_dead:
             del self._dead[next(iter(self._dead))]
 
+    def forget(self, peer: PeerId) -> None:
+        """Expect nothing of ``peer`` any more; that proves nothing, and it may come back."""
+        self._watched.pop(peer, None)
+
     def life(self, peer: PeerId) -> Life:
         """Return what we believe; a peer that nobody watches counts as dead."""
         watched = self._watched.get(peer)

@@ -37,6 +37,12 @@ class Peers:
         self.liveness.bury(peer)
         return [Disconnect(peer)] if self.addresses.pop(peer, None) else []
 
+    def forget(self, peer: PeerId) -> list[PeerCommand]:
+        """Stop talking with a peer to which nothing binds us; it may come back."""
+        self._probed_s.pop(peer, None)
+        self.liveness.forget(peer)
+        return [Disconnect(peer)] if self.addresses.pop(peer, None) else []
+
     def knock(self, peer: PeerId, now: float) -> list[PeerCommand]:
         """Ask for evidence about a peer, at most once per ``probe_every_s``."""
         address = self.addresses.get(peer)

@@ -92,7 +92,8 @@ class Front:
         at_s = self.world.now
         for prefill in self.world.prefill_names:
             for decode in self.world.decode_names:
-                room = self.draw(prefill, decode, must_succeed=sure)
+                like = prefill not in self.world.unlike
+                room = self.draw(prefill, decode, must_succeed=sure and like)
                 for leg in room.legs:
                     self.world.at(at_s, self._submit, leg)
                 at_s += CANARY_EVERY_S
@@ -111,11 +112,12 @@ class Front:
         if must_succeed:
             length, most = min(length, 8, max(1, limit // 2)), min(most, max(1, limit // 2))
             most = most if plan.calm else min(most, 5)
+        elif rng.random() < plan.too_long:
+            length, most = rng.choice(((0, 2), (TOKENS_LIMIT * 4, 2)))
         ending = (token(key, rng.randint(0, most)),) if rng.random() < 0.4 else ()
         ignore = rng.random() < 0.2
         sampling = Sampling(max_tokens=most, eos_token_ids=ending, ignore_eos=ignore)
         prompt = tuple(rng.randint(0, 999) for _ in range(length))
-        assert length + most <= TOKENS_LIMIT
         impatient = not must_succeed and rng.random() < plan.impatient
         timeout_s = rng.random() * 5 if impatient else PATIENCE_S
         submit = Submit(

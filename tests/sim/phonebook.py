@@ -37,5 +37,7 @@ class PhoneBook:
             return
         stale = world.faulty and rng.random() < plan.book_stale
         peer, (host, port) = rng.choice(known) if stale else known[-1]
-        route = RouteFound(instance, peer.rank, peer.epoch, host, port, world.fingerprint)
+        lies = rng.random() < 0.5  # then the handshake must find out
+        told = world.fingerprint if lies else world.fingerprint_of(instance)
+        route = RouteFound(instance, peer.rank, peer.epoch, host, port, told)
         world.after(delay_s, asker.deliver, route)

@@ -78,6 +78,8 @@ class Plan:
     flaps: int  # connections that are lost without a reason
     drains: int
     accidents: int  # a writer is cut, killed or frozen while it writes
+    unlike: float  # prefills of another model; the phone book may tell so, or not
+    too_long: float  # prompts that no pool can hold, or none at all
     # overcommitting
     host_pages: int  # that a decode may keep
     copy_failure: float  # of a copy to the host, or back
@@ -167,6 +169,8 @@ def draw(seed: int) -> Plan:
         flaps=times(3, 0.2),
         drains=times(1, 0.15),
         accidents=times(2, 0.3),
+        unlike=rate(0.5, 0.1),
+        too_long=rate(0.1, 0.3),
         host_pages=int(whole * rng.choice((0.0, 0.5, 1.0, 2.0, 4.0))),
         copy_failure=rate(0.1, 0.3),
         retractions=rng.choice((0, 0, 0, 1, 4)),

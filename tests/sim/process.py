@@ -159,7 +159,8 @@ class Process:
                 self.ways[peer] = (host, port)
             case Disconnect(peer):
                 del self.ways[peer]
-                self.buried.add(peer)
+                if self.core.peers.liveness.is_buried(peer):
+                    self.buried.add(peer)
                 self.lanes.forget(peer)
             case Probe(peer, host, port):
                 self.world.network.probe(self, peer, (host, port))

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import msgspec
+
 from daemons.decode.config import DecodeConfig
 from daemons.decode.scheduler import Scheduler as DecodeCore
 from daemons.engine.config import EngineConfig
@@ -60,6 +62,7 @@ class World:
         self.instances = [*self.prefill_names, *self.decode_names]
         self.fingerprint = Fingerprint("toy", "fp32", plan.page_size, 1, 1, 1)
         self.regions = (KvRegion(4096, 100, 0, 0, 0),)
+        self.unlike = {name for name in self.prefill_names if self.rng.random() < plan.unlike}
         self.network = Network(self)
         self.book = PhoneBook(self)
         self.front = Front(self)
@@ -143,7 +146,7 @@ class World:
                 max_rooms=plan.max_rooms,
                 max_orphans=plan.max_orphans,
             )
-            decodes = Decodes(self.fingerprint, self.regions)
+            decodes = Decodes(self.fingerprint_of(me.instance), self.regions)
             core = PrefillCore(me, prefill, decodes, plan.prefill_pages)
             core.tombs.limit = plan.max_tombs
             return core, memory
@@ -156,6 +159,12 @@ class World:
             retract_tokens=plan.host_pages * plan.page_size,
         )
         return DecodeCore(me, decode, self._buffers(me, address), plan.decode_pages), memory
+
+    def fingerprint_of(self, name: str) -> Fingerprint:
+        """Return what an instance really is."""
+        if name not in self.unlike:
+            return self.fingerprint
+        return msgspec.structs.replace(self.fingerprint, model="another")
 
     def _buffers(self, me: PeerId, address: Address) -> RegisterBuffers:
         plan = self.plan

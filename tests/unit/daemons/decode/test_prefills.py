@@ -71,7 +71,11 @@ def test_a_registration_is_repeated_until_it_is_answered() -> None:
     assert len(ours.tick(RETRY_S)) == 1
     assert ours.tick(RETRY_S + 0.1) == []
     ours.answered(answer(), RETRY_S)
-    assert ours.tick(10.0) == []
+    assert ours.tick(RETRY_S + 3) == []
+
+
+def test_a_registration_is_not_repeated_for_ever() -> None:
+    assert registering().tick(ANSWER_S) == []
 
 
 def test_a_registration_that_nobody_answers_is_looked_up_again_in_the_end() -> None:

@@ -634,9 +634,11 @@ def test_registrations_beyond_the_limit_of_peers_are_ignored() -> None:
 
 def test_a_refused_decode_that_falls_silent_is_forgotten() -> None:
     core = prefill_core()
-    core.handle(came(buffers(D, fingerprint=FINGERPRINT.__class__("m2", "fp32", 4, 1, 1, 8))), 0.0)
+    unlike = came(buffers(D, fingerprint=FINGERPRINT.__class__("m2", "fp32", 4, 1, 1, 8)))
+    core.handle(unlike, 0.0)
     assert of(core.handle(Tick(), 5.0), Disconnect) == [Disconnect(D)]
     assert core.peers.addresses == {}
+    assert said(core.handle(unlike, 9.0), RegistrationAnswer)  # silence was no proof of death
 
 
 def test_an_older_life_that_registers_late_is_let_be() -> None:

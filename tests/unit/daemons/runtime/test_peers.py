@@ -56,3 +56,12 @@ def test_a_buried_peer_is_disconnected_once_and_never_knocked_at_again() -> None
     assert ours.knock(P, 9.0) == []
     assert ours.tick(9.0) == ([], [])
     assert ours.believed() == {}
+
+
+def test_a_forgotten_peer_is_not_expected_any_more_and_may_come_back() -> None:
+    ours = peers()
+    ours.add(P, "h", 9, 0.0)
+    assert ours.forget(P) == [Disconnect(P)]
+    assert ours.forget(P) == []
+    assert ours.tick(99.0) == ([], [])
+    assert ours.add(P, "h", 9, 100.0) == CONNECT
