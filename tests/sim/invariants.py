@@ -139,5 +139,7 @@ def check_idle(process: Process) -> None:
         left |= {"orphans": len(core.bootstrap.orphans), "tombs": len(core.tombs)}
     else:
         left |= {"quarantine": len(core.quarantine.rooms)}
+    if core.credits["tokens"] < core.pages.size * core.config.engine.page_size:
+        raise Violation(f"{process.me} is idle and has credits of {core.credits}")
     if any(left.values()):
         raise Violation(f"{process.me} is not idle: { {k: v for k, v in left.items() if v} }")
