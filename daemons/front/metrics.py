@@ -100,6 +100,7 @@ def families(status: WorkerStatus) -> Iterator[Metric]:
     yield _by("pd_rows", "Metadata rows by owner", "owner", status.rows)
     peers = TallyOf(word.split(" ")[0] for word in status.peers.values())
     yield _by("pd_peers", "Peers by state", "state", peers)
+    yield _by("pd_credits", "What another room may count on, and who waits", "of", status.credits)
     yield GaugeMetricFamily("pd_pool_pages", "Pages of the pool", value=status.pages_total)
     yield GaugeMetricFamily("pd_up_seconds", "Time since start", value=status.up_s)
     yield from _counters(status.counters)
