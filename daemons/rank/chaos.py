@@ -294,6 +294,8 @@ class ChaosShell:
             return refused
         if order.fault is Fault.ROOM_RETRACT and self._wrapped.retract is None:
             return f"{order.fault.value}: only a decode has rooms to retract"
+        if order.fault is Fault.ROOM_RETRACT and not self._core.config.retract_tokens:
+            return f"{order.fault.value}: retract_tokens is 0, the host keeps no pages"
         if order.fault not in LASTING:
             self._faults.arm(order)
             return ""

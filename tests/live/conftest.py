@@ -75,6 +75,7 @@ def right() -> Right:
 def chaos_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A prefill and a decode that take faults, with small chunks and short deadlines."""
     workers = {"prefill": {"p0": {"max_rooms": 8}}, "decode": {"d0": {"max_rooms": 8}}}
+    workers["decode"]["d0"]["retract_tokens"] = 2048
     folder = tmp_path_factory.mktemp("chaos")
     with running(folder, str(checkpoint("llama")), **CHAOS, **workers) as cluster:
         yield cluster

@@ -33,7 +33,7 @@ from daemons.runtime.events import Submitted, Tick
 from daemons.runtime.faults import Faults, Injected
 from daemons.transfer.backend import Copy, Region, WriteCut
 from tests.support.checkpoints import EOS, checkpoint
-from tests.support.cores import CANCELLED, P, prefill_core, submit
+from tests.support.cores import CANCELLED, P, decode_core, prefill_core, submit
 
 PEER = PeerId("p0", 9)
 KEY = RoomKey(7, 1)
@@ -282,6 +282,10 @@ def test_a_room_of_a_step_is_retracted_before_its_result_comes(faults: Faults) -
     assert core.handle(step, 0.0) == [step]
     shell, _ = shell_of(prefill_core(), faults)
     assert "only a decode" in str(order(shell, Fault.ROOM_RETRACT)["refused"])
+    shell = ChaosShell(Wire(), decode_core(), core, Wire(), faults)
+    assert "retract_tokens is 0" in str(order(shell, Fault.ROOM_RETRACT)["refused"])
+    shell = ChaosShell(Wire(), decode_core(retract_tokens=64), core, Wire(), faults)
+    assert order(shell, Fault.ROOM_RETRACT)["armed"] == ["room.retract"]
 
 
 def test_hooks_join_the_core_with_the_backend(engine: Engine) -> None:
