@@ -78,6 +78,18 @@ async def test_bytes_that_are_no_message_break_the_link_with_a_reason(wire: Wire
         assert "no message" in await wire.link.broken
 
 
+async def test_a_front_that_cannot_take_a_word_says_so_instead_of_going_deaf(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deaf(_: ToFront) -> None:
+        raise KeyError("what?")
+
+    monkeypatch.setattr(wire.link, "_heard", deaf)
+    await wire.rank().say(LookUp("p0"))
+    async with asyncio.timeout(5):
+        assert "KeyError" in await wire.link.broken
+
+
 async def test_a_flush_sends_all_and_does_not_wait_for_a_rank_that_is_not_there(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,11 +12,23 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import zmq.asyncio
 
 from daemons.cluster.errors import OperatorError
 from daemons.front import ranks as ranks_module
 from daemons.front.ranks import Death, Ranks, Silent, how_it_ended
-from daemons.protocol.generate import AskFor, FinishReason, Outputs, Sampling, Submit
+from daemons.protocol.chaos import Fault, FaultOrder
+from daemons.protocol.generate import (
+    AskFor,
+    Chaos,
+    FinishReason,
+    LastWords,
+    Outputs,
+    Sampling,
+    Snapshot,
+    Submit,
+)
+from tests.support.fake_rank import FakeRank
 
 RANK = str(Path(__file__).parents[3] / "support" / "fake_rank.py")
 DEADLINE_S = 20.0
@@ -104,6 +116,36 @@ async def test_a_silent_rank_is_named_after_the_deadline() -> None:
 async def test_a_rank_that_ends_is_named_with_its_exit_code() -> None:
     async with running(argv("--exit-code", "3")) as (ranks, _):
         assert await ranks.death == Death(0, "ended with exit code 3")
+
+
+async def test_the_last_words_of_a_rank_say_how_it_ended() -> None:
+    ranks = Ranks([("never", "started")])
+    ranks.listen(lambda _: None, lambda _, __: None)
+    context = zmq.asyncio.Context()
+    rank = FakeRank(context, ranks.links[0])
+    await rank.say(LastWords("KeyError: 7"))
+    async with asyncio.timeout(DEADLINE_S):
+        assert await ranks.death == Death(0, "broke: KeyError: 7")
+    rank.close()
+    context.term()
+    await ranks.close()
+
+
+async def test_an_order_for_faults_is_answered_like_a_question() -> None:
+    ranks = Ranks([("never", "started")])
+    ranks.listen(lambda _: None, lambda _, __: None)
+    context = zmq.asyncio.Context()
+    rank = FakeRank(context, ranks.links[0])
+    order = FaultOrder(Fault.WRITE_FAIL)
+    asking = asyncio.create_task(ranks.chaos(order))
+    async with asyncio.timeout(DEADLINE_S):
+        heard = await rank.hear(Chaos)
+        assert (heard.order, heard.clear) == (order, False)
+        await rank.say(Snapshot(heard.question, {"armed": ["write.fail"], "refused": ""}))
+        assert await asking == [{"armed": ["write.fail"], "refused": ""}]
+    rank.close()
+    context.term()
+    await ranks.close()
 
 
 async def test_a_rank_that_is_killed_is_named_with_the_signal() -> None:

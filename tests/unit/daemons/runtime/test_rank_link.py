@@ -42,7 +42,9 @@ def test_the_front_is_gone_when_standard_input_has_ended(
     monkeypatch.setattr(rank_link, "STDIN", reader)
     os.write(writer, b"x")
     assert not link.front_is_gone()
+    link.wait_for_end_of_front(0.0)
     os.close(writer)
+    link.wait_for_end_of_front(60.0)  # returns at once
     assert link.front_is_gone()
     os.close(reader)
     context.destroy(linger=0)

@@ -15,13 +15,17 @@ from daemons.protocol.generate import (
     Ask,
     AskFor,
     Cancel,
+    Chaos,
     Drain,
     Finish,
+    LastWords,
+    Output,
     Outputs,
     Sampling,
     Snapshot,
     Stop,
     Submit,
+    TokenOut,
 )
 from daemons.protocol.ids import PeerId, RoomKey
 from daemons.runtime import rank_link, reactor
@@ -73,8 +77,8 @@ class PlainShell:
     def observe(self, event: object) -> None:
         pass
 
-    def answer(self, ask: Ask, now: float) -> dict[str, object]:
-        return {"asked": ask.what.value}
+    def answer(self, ask: Ask | Chaos, now: float) -> dict[str, object]:
+        return {"asked": ask.what.value if isinstance(ask, Ask) else "chaos"}
 
 
 @dataclass
@@ -230,3 +234,39 @@ def test_what_has_come_is_heard_before_time_is_looked_at(bench: Bench) -> None:
     assert bench.link.socket.poll(5000)  # as in a process that was frozen while it came
     assert bench.loop.run(Noting(), PlainShell()) == 0
     assert order.index(Submitted) < order.index(Tick)
+
+
+def test_an_output_that_cannot_be_sent_costs_its_own_room_only(bench: Bench) -> None:
+    good = Output(8, 1, (TokenOut(3),))
+    bad = Output(7, 1, (object(),))  # type: ignore[arg-type]
+    core = ScriptedCore({Submitted: [Tell((bad, good))]})
+    bench.say(SUBMIT, Stop())
+    assert bench.loop.run(core, PlainShell()) == 0
+    failed, told = bench.heard(), bench.heard()
+    assert isinstance(failed, Outputs)
+    failure = failed.items[0].failure
+    assert failure is not None
+    assert (failed.items[0].room, failure.cause, failure.stage) == (7, Cause.INTERNAL, "publish")
+    assert told == Outputs((good,))
+    assert core.events == [Submitted(SUBMIT), Cancelled(RoomKey(7, 1), failure), Stopping()]
+
+
+def test_a_core_that_breaks_ends_the_loop_and_the_front_hears_why(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(ScriptedCore):
+        def handle(self, event: object, now: float) -> list[object]:
+            if isinstance(event, Submitted):
+                raise KeyError("no such room")
+            return []
+
+    monkeypatch.setattr(reactor, "LAST_WORDS_S", 0.01)
+    bench.say(SUBMIT)
+    assert bench.loop.run(Broken(), PlainShell()) == 1
+    assert bench.heard() == LastWords("KeyError: 'no such room'")
+
+
+def test_faults_are_ordered_through_the_shell(bench: Bench) -> None:
+    bench.say(Chaos(4), Stop())
+    bench.loop.run(ScriptedCore(), PlainShell())
+    assert bench.heard() == Snapshot(4, {"asked": "chaos"})
