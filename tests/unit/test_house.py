@@ -168,7 +168,9 @@ def test_no_file_names_a_path_of_the_machine_that_wrote_it() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("name", ["install", "demo", "test", "lint", "check", "simulate", "fuzz"])
+@pytest.mark.parametrize(
+    "name", ["install", "demo", "test", "lint", "check", "simulate", "fuzz", "faults"]
+)
 def test_a_script_is_runnable_and_says_what_it_does(name: str) -> None:
     path = ROOT / "scripts" / name
     assert path.stat().st_mode & 0o111
