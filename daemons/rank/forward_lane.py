@@ -53,6 +53,7 @@ class ForwardLane:
 
     def __init__(self, engine: Steps, wake: Wake) -> None:
         self._engine = engine
+        self._not_begun: dict[RoomKey, str] = {}  # why, of rooms whose begin raised
         self._lane = Lane("forward", wake.post)
 
     def execute(self, command: Begin | Run | End | Keep | Restore) -> None:
@@ -66,7 +67,7 @@ class ForwardLane:
                     Job(lambda: self._run(command), lambda why: StepFailed(keys, why))
                 )
             case End():
-                self._lane.submit(Job(lambda: self._engine.end(command.key), lambda _: None))
+                self._lane.submit(Job(lambda: self._end(command.key), lambda _: None))
             case Keep(key, pages):
                 self._lane.submit(Job(lambda: self._keep(key, pages), lambda why: Kept(key, why)))
             case Restore(key, pages):
@@ -75,10 +76,25 @@ class ForwardLane:
                 )
 
     def _begin(self, command: Begin) -> None:
-        self._engine.begin(command.sequence)
+        """Begin a room; what is raised is told as the error of its first step."""
+        key = command.sequence.key
+        self._not_begun.pop(key, None)
+        try:
+            self._engine.begin(command.sequence)
+        except Exception as error:  # noqa: BLE001 - the room hears it, the lane goes on
+            self._not_begun[key] = f"{type(error).__name__}: {error}"
+
+    def _end(self, key: RoomKey) -> None:
+        self._not_begun.pop(key, None)
+        self._engine.end(key)
 
     def _run(self, command: Run) -> StepDone:
-        return StepDone(tuple(self._engine.forward(list(command.items))))
+        results = self._engine.forward([i for i in command.items if i.key not in self._not_begun])
+        broken = [Result(i.key, error=why) for i in command.items if (why := self._why(i.key))]
+        return StepDone((*results, *broken))
+
+    def _why(self, key: RoomKey) -> str:
+        return self._not_begun.get(key, "")
 
     def _keep(self, key: RoomKey, pages: tuple[int, ...]) -> Kept:
         self._engine.keep(key, pages)

@@ -65,6 +65,34 @@ def test_a_room_that_was_not_begun_or_has_ended_has_an_error_of_its_own(engine: 
     assert "has not begun" in event.results[0].error
 
 
+def test_a_begin_that_raises_is_the_error_of_its_room_and_of_no_other(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wake, other = Wake(), RoomKey(8, 1)
+    lane = ForwardLane(engine, wake)
+    lane.execute(Begin(Sequence(other, Sampling(temperature=0), (5,))))
+    lane.execute(Run((Item(other, (5,), 0, (1,), samples=True),)))
+    next_event(wake)
+
+    def broken(_: Sequence) -> None:
+        raise MemoryError("no place")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "begin", lambda _, sequence: broken(sequence))
+        lane.execute(Begin(Sequence(KEY, Sampling(temperature=0), (5,))))
+        items = (Item(KEY, (5,), 0, (0,), samples=True), Item(other, (6,), 1, (1,), samples=True))
+        lane.execute(Run(items))
+        event = next_event(wake)
+    assert isinstance(event, StepDone)
+    errors = {result.key: result.error for result in event.results}
+    assert errors == {KEY: "MemoryError: no place", other: ""}
+    lane.execute(Begin(Sequence(KEY, Sampling(temperature=0), (5,))))
+    lane.execute(Run((Item(KEY, (5,), 0, (0,), samples=True),)))
+    event = next_event(wake)
+    assert isinstance(event, StepDone)
+    assert event.results[0].error == ""
+
+
 def test_a_forward_that_breaks_names_its_rooms_and_the_lane_goes_on(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
