@@ -159,7 +159,7 @@ class Process:
                 self.ways[peer] = (host, port)
             case Disconnect(peer):
                 del self.ways[peer]
-                if self.core.peers.liveness.is_buried(peer):
+                if peer in self.core.peers.liveness._dead:  # not merely forgotten
                     self.buried.add(peer)
                 self.lanes.forget(peer)
             case Probe(peer, host, port):
