@@ -30,6 +30,7 @@ class Door:
     limit: int = CONNECTIONS_LIMIT
     head_s: float = HEAD_S
     sweep_s: float = SWEEP_S
+    is_closed: bool = False  # who was accepted before the end and comes after it
     turned_away: int = 0
     cut: int = 0
     _served: set[object] = field(default_factory=set)  # connections that brought a request
@@ -41,10 +42,16 @@ class Door:
 
     def greet(self, server: web.Server) -> asyncio.BaseProtocol:
         """Return the protocol of a new connection."""
-        if len(server.connections) >= self.limit:
+        if self.is_closed or len(server.connections) >= self.limit:
             self.turned_away += 1
             return TurnedAway()
         return server()
+
+    def clear(self, server: web.Server) -> None:
+        """Cut who slipped in while the server closed."""
+        for one in server.connections:
+            if one.transport is not None:
+                one.transport.abort()
 
     async def keep_sweeping(self, server: web.Server) -> None:
         """Close silent connections until cancelled."""

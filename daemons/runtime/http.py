@@ -8,7 +8,6 @@ comes as an event of a stream. A body is read only up to the application's limit
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import math
 import socket
@@ -210,6 +209,7 @@ class Site:
     host: str
     port: int  # the bound one
     listener: asyncio.Server
+    door: Door
     sweeping: asyncio.Task[None]
 
     @property
@@ -219,11 +219,15 @@ class Site:
 
     async def close(self) -> None:
         """Stop listening, let open requests end for ``stop_s``, then cancel them."""
+        server = self.runner.server
         self.listener.close()
-        self.sweeping.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self.sweeping
+        self.door.is_closed = True
         await self.runner.cleanup()
+        self.sweeping.cancel()
+        await asyncio.gather(self.sweeping, return_exceptions=True)
+        if server is not None:
+            self.door.clear(server)
+            await asyncio.sleep(0)  # a cut connection is closed one turn of the loop later
 
 
 async def run_site(
@@ -262,7 +266,7 @@ async def run_site(
         await runner.cleanup()
         raise
     sweeping = asyncio.create_task(door.keep_sweeping(server), name="door")
-    return Site(runner, host, listening.getsockname()[1], listener, sweeping)
+    return Site(runner, host, listening.getsockname()[1], listener, door, sweeping)
 
 
 def url_of(host: str, port: int) -> str:

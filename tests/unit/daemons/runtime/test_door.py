@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from daemons.runtime.door import TURNED_AWAY, Door
+from daemons.runtime.door import TURNED_AWAY, Door, TurnedAway
 from daemons.runtime.http import DOOR, Site, json_response, make_app, run_site
 
 DEADLINE_S = 10.0
@@ -138,3 +138,15 @@ def test_the_answer_at_the_door_is_whole_http_and_json() -> None:
     head, _, body = TURNED_AWAY.partition(b"\r\n\r\n")
     assert f"Content-Length: {len(body)}".encode() in head
     assert json.loads(body)["error"]["code"] == 503
+
+
+async def test_who_comes_while_a_site_closes_is_turned_away_and_nobody_is_left() -> None:
+    async with serving() as (site, door):
+        server = site.runner.server
+        assert server is not None
+        streams = await opened(site)
+        await request(streams)
+        await site.close()
+        assert await told(streams) == b""
+        assert server.connections == []
+        assert isinstance(door.greet(server), TurnedAway)
