@@ -16,6 +16,7 @@ from daemons.decode.quarantine import Quarantine
 from daemons.decode.running_batch import RunningBatch
 from daemons.decode.scheduler import Scheduler as DecodeCore
 from daemons.kv.ledger import OutOfPages
+from daemons.prefill.doubts import Doubts
 from daemons.prefill.outbox import Outbox as PrefillOutbox
 from daemons.prefill.scheduler import Scheduler as PrefillCore
 from daemons.protocol.handshake import Fence
@@ -203,7 +204,14 @@ def a_cancel_is_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DecodeOutbox, "abort", lambda self, peer, key, failure: None)
 
 
+def a_broken_write_is_held_against_a_decode_for_ever(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        Doubts, "refusal", lambda self, peer, now: "it broke" if peer in self.known else ""
+    )
+
+
 MUTANTS: list[Mutation] = [
+    a_broken_write_is_held_against_a_decode_for_ever,
     quarantine_ends_by_a_timer,
     a_cut_write_counts_as_clean,
     a_dead_writer_counts_as_clean,
