@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.support.cluster import Cluster, eventually
-from tests.support.faults import Right, arm, ask, clear, frozen, is_clean, prompt_of
+from tests.support.faults import Right, arm, ask, clear, frozen, is_clean, prompt_of, rooms_left
 
 pytestmark = pytest.mark.live
 LONG = prompt_of(400, 3)
 ROUNDS = 2
+SETTLE_S = 0.5  # settle_s of the pair
 
 
 def test_a_late_write_lands_in_pages_that_nobody_has_yet(pair: Cluster, right: Right) -> None:
@@ -46,3 +48,29 @@ def reuse_every_page(cluster: Cluster, right: Right) -> None:
         ):
             assert ended.status == 200, ended
             assert ended.ids == right.ids(prompt)
+
+
+def test_pages_stay_in_quarantine_for_as_long_as_a_write_stands_still(
+    pair: Cluster, right: Right
+) -> None:
+    prompt = prompt_of(60, 5)
+    arm(pair, "p0", "write.freeze")
+    arm(pair, "d0", "deadlines.scale", amount=0.05)
+    ended = ask(pair, prompt).end()
+    assert ended.error is not None
+    assert ended.error["cause"] in ("progress.timeout", "queue.timeout"), ended.error
+    assert rooms_left(pair, "d0") == 0
+    held = quarantined(pair)
+    assert held == -(-len(prompt) // 16), "its pages are not in quarantine"
+    told_s = time.monotonic()
+    never = eventually(lambda: quarantined(pair) != held, 4 * SETTLE_S)
+    assert not never, f"released after {time.monotonic() - told_s:.2f} s with the write under way"
+    assert f"d0 has {held} pages in quarantine" in pair.pdctl("status").stdout
+    clear(pair, "p0", "d0")
+    assert eventually(lambda: quarantined(pair) == 0, 10)
+    reuse_every_page(pair, right)
+
+
+def quarantined(cluster: Cluster) -> int:
+    count: int = cluster.status("d0")["pages"]["quarantined"]
+    return count
