@@ -33,6 +33,7 @@ from daemons.transfer.backend import Copy, Region, TransferBackend, WriteCut
 
 REORDER_S = 1.0  # a message that nobody overtakes leaves after so long
 SCALED = ("handshake_s", "queue_s", "destination_s", "progress_s", "peer_timeout_s")
+NOBODY = RoomKey(0, 0)
 TAKEN = RoomKey(0, 1)  # holds the memory that was taken away; no room is 0
 
 Retract = Callable[[RoomKey], object]
@@ -120,7 +121,7 @@ class ChaosBackend:
         self._page_bytes = engine.kv_regions()[0].page_bytes
         self._region_bytes = self._page_bytes * engine.pages
         self.pages: Ledger | None = None  # of the core, once there is one
-        self._row_of = RoomKey(0, 0)
+        self._last: dict[str, RoomKey] = {}  # whose pages went to a peer last
 
     @property
     def session(self) -> str:
@@ -138,7 +139,7 @@ class ChaosBackend:
 
     def write(self, peer: str, copies: Sequence[Copy]) -> None:
         """Write, after what the faults do to it."""
-        room = self._room(copies)
+        room = self._room(peer, copies)
         faults = self._faults
         faults.strike(Fault.LANE_RAISE, room=room)
         if (order := faults.take(Fault.WRITE_DELAY, room=room)) is not None:
@@ -156,13 +157,13 @@ class ChaosBackend:
         self._faults.clear()
         self._backend.close()
 
-    def _room(self, copies: Sequence[Copy]) -> int:
+    def _room(self, peer: str, copies: Sequence[Copy]) -> int:
         """Return whose pages these are; a metadata row follows the pages of its room."""
         offset = copies[0].source - self._pool if copies else -1
         if self.pages is not None and 0 <= offset < self._pool_bytes:
             page = offset % self._region_bytes // self._page_bytes
-            self._row_of = self.pages.owner(page)[1] or RoomKey(0, 0)
-        return self._row_of.room
+            self._last[peer] = self.pages.owner(page)[1] or NOBODY
+        return self._last.get(peer, NOBODY).room
 
 
 class ChaosCore:
