@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support import cluster as support
 from tests.support.checkpoints import checkpoint
 from tests.support.cluster import Cluster, running
 from tests.support.faults import Right, clear, healthy
@@ -102,6 +103,11 @@ def chaos_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="every cell of the fault matrices")
+    parser.addoption("--address", default=support.ADDRESS, help="where clusters live, e.g. ::1")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    support.ADDRESS = config.getoption("--address", default=support.ADDRESS)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

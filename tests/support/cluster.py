@@ -28,6 +28,7 @@ from daemons.protocol.topology import Role
 from daemons.runtime.guard import bearer
 from daemons.runtime.http import url_of
 
+ADDRESS = "127.0.0.1"  # of the host, where a test names none; pytest --address sets it
 UP_S = 120
 DOWN_S = 60
 HTTP_S = 120.0
@@ -142,6 +143,7 @@ def running(folder: Path, model: str, **sections: Any) -> Iterator[Cluster]:
         "bootstrap": {"port": port},
         "lb": {"port": 0},
         "engine": {"threads": 1, "kv_tokens": 8192},
+        "hosts": {"local": {"address": ADDRESS}},
         "prefill": {"p0": {}},
         "decode": {"d0": {}},
     }
@@ -153,7 +155,7 @@ def running(folder: Path, model: str, **sections: Any) -> Iterator[Cluster]:
     state = folder / "state"
     state.mkdir(mode=0o700)
     environment = {**os.environ, "XDG_STATE_HOME": str(state)}
-    address = document.get("hosts", {}).get("local", {}).get("address", "127.0.0.1")
+    address = document["hosts"]["local"]["address"]
     book = url_of(address, port)
     key = load_key(load(file).cluster)
     cluster = Cluster(file, environment, "", book, key)
