@@ -31,6 +31,7 @@ class Request:
     turn: float = 0.0  # in the queue, see runtime.turns
     asks: int = 0  # how often prefill was told again where to write, since it was last heard
     asked_s: float = 0.0  # when it was last told
+    doom: Failure | None = None  # its writer is gone: it fails unless the row is right
     failure: Failure | None = None  # first cause, while the engine still uses the pages
     finished: bool = False  # the front saw a stop string, while the engine still uses the pages
 

@@ -304,8 +304,13 @@ class Scheduler:
 
     def _row_read(self, event: RowRead) -> None:
         request = self.transfer.rooms.get(event.key)
-        if request is None or event.state is RowState.EMPTY:
-            return  # an empty row is looked at again by the tick, until the progress deadline
+        if request is None:
+            return
+        if event.row is None and request.doom is not None:
+            self._fail(request, request.doom)
+            return
+        if event.state is RowState.EMPTY:
+            return  # looked at again by the tick, until the progress deadline
         if event.row is None:
             peer = request.submit.prefill
             failure = Failure(
@@ -496,8 +501,10 @@ class Scheduler:
             fence = Fence.CLEAN
         if fence is not None:
             self.quarantine.answered(key, peer, fence, self._now)
-        elif peer in self.peers.addresses:  # the dead are not asked
+        elif peer in self.peers.addresses:
             self.out.abort(peer, key, failure)
+        else:  # the dead are not asked
+            self.quarantine.died(peer, self._now)
 
     def _end(self, request: Request, failure: Failure | None) -> None:
         """Take a room out; its own pages are free once the engine is done with them."""
@@ -559,13 +566,19 @@ class Scheduler:
             return
         self.out.do(*self.prefills.bury(peer))
         self.out.log("peer.died", peer=str(peer), evidence=evidence)
-        self._fail_rooms_of(peer, Cause.PEER_DIED, evidence)
+        self._doom_rooms_of(peer, Cause.PEER_DIED, evidence)
         self.quarantine.died(peer, self._now)
 
-    def _fail_rooms_of(self, peer: PeerId, cause: Cause, detail: str) -> None:
-        for request in list(self.transfer.rooms.values()):
-            if request.peer == peer:
-                self._fail(request, Failure(cause, "transfer", peer.instance, detail))
+    def _doom_rooms_of(self, peer: PeerId, cause: Cause, detail: str) -> None:
+        """Fail the rooms that a peer has not finished; a right row proves that it had.
+
+        The row is written last, when every page was acknowledged: so a hand-over whose last
+        message was lost with its sender is whole all the same.
+        """
+        for request in self.transfer.rooms.values():
+            if request.peer == peer and request.row is not None:
+                request.doom = Failure(cause, "transfer", peer.instance, detail)
+                self.out.do(ReadRow(request.key, request.row))
 
     # --- time -------------------------------------------------------------------------------
 
@@ -575,7 +588,7 @@ class Scheduler:
         self.out.do(*commands, *self.prefills.tick(now))
         for peer in silent:
             detail = f"no heartbeat for {timers.peer_timeout_s} s"
-            self._fail_rooms_of(peer, Cause.PEER_UNREACHABLE, detail)
+            self._doom_rooms_of(peer, Cause.PEER_UNREACHABLE, detail)
         for request in self.rooms():
             self._check_deadlines(request)
         for request in self.transfer.rooms.values():

@@ -13,12 +13,14 @@ import pytest
 from daemons.decode.commands import ZeroRow
 from daemons.decode.outbox import Outbox as DecodeOutbox
 from daemons.decode.quarantine import Quarantine
+from daemons.decode.request import Request
 from daemons.decode.running_batch import RunningBatch
 from daemons.decode.scheduler import Scheduler as DecodeCore
 from daemons.kv.ledger import OutOfPages
 from daemons.prefill.doubts import Doubts
 from daemons.prefill.outbox import Outbox as PrefillOutbox
 from daemons.prefill.scheduler import Scheduler as PrefillCore
+from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.handshake import Fence
 from daemons.runtime.liveness import Liveness
 from daemons.runtime.tombstones import Tombstones
@@ -96,13 +98,14 @@ def a_dead_writer_counts_as_clean(patch: pytest.MonkeyPatch) -> None:
 
 
 def silence_counts_as_death(patch: pytest.MonkeyPatch) -> None:
-    fail = DecodeCore._fail_rooms_of
+    isolate = DecodeCore._isolate
 
-    def fail_rooms_of(self: DecodeCore, peer: object, cause: object, detail: str) -> None:
-        fail(self, peer, cause, detail)  # type: ignore[arg-type]
-        self.quarantine.died(peer, self._now)  # type: ignore[arg-type]
+    def hasty(self: DecodeCore, request: Request, failure: Failure, fence: Fence | None) -> None:
+        isolate(self, request, failure, fence)
+        if failure.cause is Cause.PEER_UNREACHABLE and request.peer is not None:
+            self.quarantine.died(request.peer, self._now)
 
-    patch.setattr(DecodeCore, "_fail_rooms_of", fail_rooms_of)
+    patch.setattr(DecodeCore, "_isolate", hasty)
 
 
 def time_in_the_freezer_counts(patch: pytest.MonkeyPatch) -> None:
@@ -168,7 +171,6 @@ def source_pages_are_released_under_a_write(patch: pytest.MonkeyPatch) -> None:
 
 
 def pages_are_promised_twice(patch: pytest.MonkeyPatch) -> None:
-    from daemons.decode.request import Request
 
     patch.setattr(Request, "promised", property(lambda self: 0))
 

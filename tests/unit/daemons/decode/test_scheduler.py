@@ -88,6 +88,16 @@ def running(most: int = 3) -> Scheduler:
     return core
 
 
+def with_looks(
+    core: Scheduler, event: object, now: float, state: RowState = RowState.EMPTY
+) -> list[object]:
+    """Handle an event and answer each look at a row, as the shell does at once."""
+    commands: list[object] = list(core.handle(event, now))  # type: ignore[arg-type]
+    for look in of(commands, ReadRow):
+        commands += core.handle(RowRead(look.key, state, None), now)
+    return commands
+
+
 def is_idle(core: Scheduler) -> bool:
     core.pages.check()
     core.rows.check()
@@ -514,7 +524,7 @@ def test_a_mismatch_is_seen_before_anything_is_registered() -> None:
 
 def test_a_dead_prefill_costs_its_rooms_and_what_it_may_have_sent_settles() -> None:
     core = in_transfer()
-    commands = core.handle(Probed(P, refused=True), 1.0)
+    commands = with_looks(core, Probed(P, refused=True), 1.0)
     assert causes(commands) == [Cause.PEER_DIED]
     assert of(commands, Disconnect) == [Disconnect(P)]
     assert said(commands, Abort) == []
@@ -522,6 +532,25 @@ def test_a_dead_prefill_costs_its_rooms_and_what_it_may_have_sent_settles() -> N
     for step in range(8):
         core.handle(Tick(), 1.25 + step / 4)
     assert is_idle(core)
+
+
+def test_a_row_that_a_dead_prefill_was_writing_is_not_called_clean() -> None:
+    core = in_transfer()
+    commands = with_looks(core, Probed(P, refused=True), 1.0, RowState.WRONG)
+    assert causes(commands) == [Cause.PEER_DIED]
+    assert core.pages.counts()["quarantined"] == 2
+
+
+@pytest.mark.parametrize("event", [Probed(P, refused=True), Tick()])
+def test_a_hand_over_that_is_whole_outlives_its_prefill_and_the_message_about_it(
+    event: Probed | Tick,
+) -> None:
+    core = in_transfer()
+    commands = core.handle(event, 5.0)
+    assert of(commands, ReadRow) == [ReadRow(key(1), 0)]
+    commands = core.handle(row_read(), 5.0)
+    assert causes(commands) == []
+    assert core.recorder.stage(key(1)) == "running"
 
 
 def test_rooms_that_run_do_not_need_their_prefill_any_more() -> None:
@@ -533,7 +562,7 @@ def test_rooms_that_run_do_not_need_their_prefill_any_more() -> None:
 def test_a_newer_life_is_the_death_of_the_older_and_takes_the_waiting_rooms() -> None:
     core = in_transfer(rows=1)
     core.handle(submitted(2), 0.0)
-    commands = core.handle(route(P_NEXT), 1.0)
+    commands = with_looks(core, route(P_NEXT), 1.0)
     assert causes(commands) == [Cause.PEER_DIED]
     assert of(commands, Disconnect) == [Disconnect(P)]
     core.handle(submitted(3), 1.0)
@@ -551,7 +580,7 @@ def test_an_older_life_in_the_phone_book_is_not_called() -> None:
 
 def test_a_silent_prefill_loses_its_rooms_but_their_memory_stays_until_it_speaks() -> None:
     core = in_transfer()
-    commands = core.handle(Tick(), 5.0)
+    commands = with_looks(core, Tick(), 5.0)
     assert causes(commands) == [Cause.PEER_UNREACHABLE]
     assert of(commands, Probe) == [Probe(P, "p.host", 8000)]
     for step in range(20):
@@ -563,7 +592,7 @@ def test_a_silent_prefill_loses_its_rooms_but_their_memory_stays_until_it_speaks
 
 def test_a_silent_prefill_whose_memory_is_held_is_looked_up_for_proof() -> None:
     core = in_transfer()
-    core.handle(Tick(), 5.0)
+    with_looks(core, Tick(), 5.0)
     assert of(core.handle(Tick(), 6.0), LookUp) == [LookUp("p0")]
     core.handle(route(P_NEXT), 6.1)
     for step in range(8):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from daemons.protocol.status import FINAL, Status, advance, agreed
 
@@ -42,3 +44,25 @@ def test_ranks_agree_by_the_least() -> None:
 def test_no_rank_is_no_agreement() -> None:
     with pytest.raises(ValueError, match="empty"):
         agreed([])
+
+
+STATUSES = st.sampled_from(list(Status))
+
+
+@given(st.lists(STATUSES, min_size=1))
+def test_whatever_comes_a_status_only_moves_forward_or_ends(seen: list[Status]) -> None:
+    known, ended = Status.BOOTSTRAPPING, False
+    for status in seen:
+        after = advance(known, status)
+        assert after in (known, status)
+        assert after == known if ended else (after >= known or after is Status.FAILED)
+        assert advance(after, status) is after  # hearing it again changes nothing
+        known, ended = after, after in FINAL
+
+
+@given(st.lists(STATUSES, min_size=1))
+def test_ranks_succeed_together_and_one_failure_fails_all(told: list[Status]) -> None:
+    together = agreed(told)
+    assert (together is Status.SUCCESS) == all(status is Status.SUCCESS for status in told)
+    assert (together is Status.FAILED) == any(status is Status.FAILED for status in told)
+    assert together == agreed(reversed(told))
