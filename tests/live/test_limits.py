@@ -140,6 +140,7 @@ def flood(cluster: Cluster, receiver: PeerId, messages: list[Message]) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     way = context.socket(zmq.PUSH)
     way.setsockopt(zmq.SNDTIMEO, 30_000)
+    way.setsockopt(zmq.IPV6, 1)
     way.connect(zmq_address(*inbox(cluster, receiver.instance)))
     sealer = Sealer(None)
     for message in messages:

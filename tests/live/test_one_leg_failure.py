@@ -74,9 +74,13 @@ def test_a_defect_of_the_scheduler_ends_the_instance_which_says_why_and_comes_ba
     ended = ask(pair, PROMPT).end()
     error = ended.error
     assert error is not None
-    assert error["cause"] == "instance.stopping", error
+    # The rank's last words and its peer's discovery run side by side; either is a true cause.
+    assert error["cause"] in ("instance.stopping", "peer.died"), error
     assert error["peer"] == side
-    assert "scheduler.raise" in error["message"]
+    if error["cause"] == "instance.stopping":
+        assert "scheduler.raise" in error["message"]
+    said = pair.pdctl("logs", side, "-n", "200").stdout
+    assert "scheduler.raise" in said
     assert eventually(lambda: pair.is_idle(OTHER[side]), 10)
 
     def is_back() -> bool:
