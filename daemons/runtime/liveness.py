@@ -108,4 +108,6 @@ class Liveness:
 
     def _note_epoch(self, peer: PeerId) -> None:
         place = (peer.instance, peer.rank)
-        self._newest[place] = max(peer.epoch, self._newest.get(place, 0))
+        self._newest[place] = max(peer.epoch, self._newest.pop(place, 0))
+        while len(self._newest) > self._remember_dead:  # strangers' names must not pile up
+            del self._newest[next(iter(self._newest))]

@@ -94,3 +94,12 @@ def test_the_dead_that_are_remembered_are_bounded() -> None:
     for peer in dead:
         liveness.bury(peer)
     assert [liveness.is_buried(peer) for peer in dead] == [False, True, True]
+
+
+def test_the_newest_lives_of_no_more_than_so_many_names_are_remembered() -> None:
+    liveness = Liveness(1.0, 5.0, remember_dead=2)
+    for name in ("a", "b", "c"):
+        liveness.watch(PeerId(name, 5), 0.0)
+    assert liveness.is_buried(PeerId("c", 4))
+    assert liveness.is_buried(PeerId("b", 4))
+    assert not liveness.is_buried(PeerId("a", 4))
