@@ -1,13 +1,14 @@
 """Attention over pages on CUDA, by torch's variable-length kernel with a block table.
 
-Where that kernel is absent, or refuses this pool, the general way of ``attention`` is used.
+Where that kernel is absent, or refuses this pool, the general way of ``attention`` is used; so it
+is for layers with capped scores, which the kernel does not know.
 """
 
 from __future__ import annotations
 
 import torch
 
-from daemons.engine.attention import Attend, paged_attention
+from daemons.engine.attention import PLAIN, Attend, Rule, paged_attention
 from daemons.engine.batch import Batch, Span, lay_out
 from daemons.engine.kv_cache import KvPool
 from daemons.engine.step import Item
@@ -31,7 +32,13 @@ def varlen_attention(pool: KvPool, batch: Batch) -> Attend:
     longest_query = max(span.tokens for span in spans)
     longest_context = max(span.context for span in spans)
 
-    def attend(layer: int, query: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+    general = paged_attention(pool, batch)
+
+    def attend(
+        layer: int, query: torch.Tensor, kv: torch.Tensor, rule: Rule = PLAIN
+    ) -> torch.Tensor:
+        if rule.softcap is not None:
+            return general(layer, query, kv, rule)
         pool.write(layer, batch.slots, kv)
         keys, values = pool.memory[layer].permute(
             0, 2, 3, 1, 4
@@ -44,7 +51,9 @@ def varlen_attention(pool: KvPool, batch: Batch) -> Attend:
             None,
             longest_query,
             longest_context,
-            window_size=(-1, 0),
+            scale=rule.scale,
+            # The kernel counts the tokens before a query, not itself.
+            window_size=(-1 if rule.window is None else rule.window - 1, 0),
             enable_gqa=query.shape[1] != pool.kv_heads,
             seqused_k=used,
             block_table=table,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from daemons.engine.attention import paged_attention
+from daemons.engine.attention import Rule, paged_attention
 from daemons.engine.attention_cuda import varlen_attention, varlen_works
 from daemons.engine.batch import lay_out
 from daemons.engine.device import Place
@@ -17,8 +17,11 @@ pytestmark = [
 ]
 
 
+@pytest.mark.parametrize("window", [None, 1, 100, 512])
 @pytest.mark.parametrize("page_size", [16, 64, 256])
-def test_the_variable_length_kernel_agrees_with_the_general_way(page_size: int) -> None:
+def test_the_variable_length_kernel_agrees_with_the_general_way(
+    page_size: int, window: int | None
+) -> None:
     place = Place(torch.device("cuda"), torch.bfloat16)
     pool = make_pool(1, 2, 8192 // page_size, page_size, 64, place)
     if not varlen_works(pool, heads=4):
@@ -39,7 +42,8 @@ def test_the_variable_length_kernel_agrees_with_the_general_way(page_size: int) 
     batch = lay_out(items, page_size, place.device)
     query = torch.randn(len(batch.ids), 4, 64, dtype=place.dtype, device=place.device)
     kv = torch.randn(len(batch.ids), 4, 64, dtype=place.dtype, device=place.device)
+    rule = Rule(window=window, scale=0.1)
     with torch.inference_mode():
-        wanted = paged_attention(pool, batch)(0, query, kv)
-        found = varlen_attention(pool, batch)(0, query, kv)
+        wanted = paged_attention(pool, batch)(0, query, kv, rule)
+        found = varlen_attention(pool, batch)(0, query, kv, rule)
     assert torch.allclose(found, wanted, atol=3e-2, rtol=3e-2)

@@ -27,6 +27,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     norm_eps: float
     positions: int  # the longest context it was made for, in tokens
     tied: bool  # the vocabulary's projection is the embedding
+    windows: tuple[int | None, ...]  # by layer: tokens that one sees, itself included; None: all
     rope: Rope
     qkv_bias: bool
     out_bias: bool
@@ -87,6 +88,7 @@ def _spec(
         norm_eps=float(config["rms_norm_eps"]),
         positions=config["max_position_embeddings"],
         tied=bool(config.get("tie_word_embeddings", False)),
+        windows=(None,) * config["num_hidden_layers"],
         rope=rope_of(config),
         qkv_bias=qkv_bias,
         out_bias=out_bias,

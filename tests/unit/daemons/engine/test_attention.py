@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 import torch
 
-from daemons.engine.attention import paged_attention
+from daemons.engine.attention import PLAIN, Rule, paged_attention
 from daemons.engine.batch import lay_out
 from daemons.engine.device import Place
 from daemons.engine.kv_cache import KvPool, make_pool
@@ -18,11 +18,20 @@ from daemons.protocol.ids import RoomKey
 HEAD_DIM = 16
 # (tokens, start) of the items of one batch: whole prompts, later chunks, decode steps.
 STEPS = ((5, 0), (1, 0), (1, 40), (7, 33), (64, 0), (3, 64), (1, 63), (1, 15), (16, 16))
+RULES = {
+    "plain": PLAIN,
+    "window 1": Rule(window=1),
+    "window 7": Rule(window=7),
+    "window 16": Rule(window=16, scale=0.5),
+    "scale": Rule(scale=0.1),
+    "softcap": Rule(softcap=2.0),
+    "all": Rule(window=7, scale=0.5, softcap=2.0),
+}
 LIMIT = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
 
 
 def naive(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, start: int
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, start: int, rule: Rule
 ) -> torch.Tensor:
     """One item in fp64: query [tokens, heads, dim], keys and values [kv_heads, context, dim]."""
     tokens, heads, dim = query.shape
@@ -30,9 +39,13 @@ def naive(
     for token in range(tokens):
         for head in range(heads):
             own = head * keys.shape[0] // heads
-            seen = start + token + 1
-            scores = keys[own, :seen].double() @ query[token, head].double() / math.sqrt(dim)
-            out[token, head] = scores.softmax(0) @ values[own, :seen].double()
+            end = start + token + 1
+            seen = slice(0 if rule.window is None else max(0, end - rule.window), end)
+            scores = keys[own, seen].double() @ query[token, head].double()
+            scores *= rule.scale or 1 / math.sqrt(dim)
+            if rule.softcap is not None:
+                scores = rule.softcap * torch.tanh(scores / rule.softcap)
+            out[token, head] = scores.softmax(0) @ values[own, seen].double()
     return out.flatten(1)
 
 
@@ -49,12 +62,19 @@ def fill(pool: KvPool, layer: int, pages: tuple[int, ...], kv: torch.Tensor) -> 
         pool.memory[layer, :, :, page, place] = token
 
 
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("scattered", [False, True], ids=["neighbours", "scattered"])
 @pytest.mark.parametrize("page_size", [1, 16, 64])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (6, 2), (4, 1)])
 def test_paged_attention_is_attention(
-    *, heads: int, kv_heads: int, page_size: int, scattered: bool, dtype: torch.dtype
+    *,
+    heads: int,
+    kv_heads: int,
+    page_size: int,
+    scattered: bool,
+    dtype: torch.dtype,
+    rule: str,
 ) -> None:
     torch.manual_seed(heads * 100 + page_size)
     pool = make_pool(
@@ -73,11 +93,11 @@ def test_paged_attention_is_attention(
     query = torch.randn(len(batch.ids), heads, HEAD_DIM).to(dtype)
     new = torch.cat([kv[item.start :].flatten(1, 2) for item, kv in zip(items, texts, strict=True)])
     with torch.inference_mode():
-        found = paged_attention(pool, batch)(1, query, new).double()
+        found = paged_attention(pool, batch)(1, query, new, RULES[rule]).double()
     for span, kv in zip(batch.spans, texts, strict=True):
         own = slice(span.first, span.last + 1)
         keys, values = kv.permute(1, 2, 0, 3)
-        wanted = naive(query[own], keys, values, span.start)
+        wanted = naive(query[own], keys, values, span.start, RULES[rule])
         assert (found[own] - wanted).abs().max() <= LIMIT[dtype]
 
 
