@@ -16,6 +16,8 @@ from daemons.protocol.ids import Attempt, Epoch, InstanceName, Port, Rank, Room
 from daemons.protocol.topology import Fingerprint, Shape
 
 TOP_LOGPROBS_LIMIT = 128  # as many as a metadata row has room for
+GRAMMAR_LIMIT = 1 << 17  # characters of a grammar
+BIASES_LIMIT = 1024  # tokens that one request biases
 
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -23,6 +25,31 @@ TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 TopCount = Annotated[int, msgspec.Meta(ge=0, le=TOP_LOGPROBS_LIMIT)]
 Priority = Annotated[int, msgspec.Meta(ge=-100, le=100)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
+Bias = tuple[TokenId, Annotated[float, msgspec.Meta(ge=-100, le=100)]]
+
+
+class GrammarKind(StrEnum):
+    """The language that a grammar is written in."""
+
+    JSON = "json"  # any JSON object; no text
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"  # the whole output matches
+    EBNF = "ebnf"  # GBNF's dialect; the rule "root" comes first
+    STRUCTURAL_TAG = "structural_tag"  # xgrammar's JSON form
+
+
+class Grammar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the output must be; whether it is well-formed is for ``front.grammars`` to say."""
+
+    kind: GrammarKind
+    text: Annotated[str, msgspec.Meta(max_length=GRAMMAR_LIMIT)] = ""
+
+
+class Distribution(StrEnum):
+    """Which distribution log-probabilities of the output are of."""
+
+    RAW = "raw"  # the model's own: no penalty, bias, grammar, temperature, truncation
+    SAMPLED = "sampled"  # after all of them: the one that the token was drawn from
 
 
 class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,6 +71,9 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     logprobs: TopCount | None = None  # None: none; k: the chosen token and the k best
     prompt_logprobs: TopCount | None = None
     prompt_logprobs_start: Annotated[int, msgspec.Meta(ge=0)] = 0  # first prompt position wanted
+    logprobs_of: Distribution = Distribution.RAW  # those of a prompt are always raw
+    logit_bias: Annotated[tuple[Bias, ...], msgspec.Meta(max_length=BIASES_LIMIT)] = ()
+    grammar: Grammar | None = None
 
     @property
     def ending_token_ids(self) -> frozenset[int]:

@@ -12,7 +12,7 @@ import msgspec
 
 from daemons.protocol.ids import Epoch, InstanceName, Port
 
-PROTOCOL_VERSION = 2  # 2: frames say whether they are sealed
+PROTOCOL_VERSION = 3  # 2: frames say whether they are sealed; 3: a request may have a grammar
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 Index = Annotated[int, msgspec.Meta(ge=0, lt=4096)]

@@ -5,7 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from daemons.protocol.generate import TOP_LOGPROBS_LIMIT, Sampling, Submit, prompt_digest
+from daemons.protocol.generate import (
+    BIASES_LIMIT,
+    GRAMMAR_LIMIT,
+    TOP_LOGPROBS_LIMIT,
+    Grammar,
+    GrammarKind,
+    Sampling,
+    Submit,
+    prompt_digest,
+)
 
 
 def test_a_text_ends_with_stop_tokens_and_the_models_own() -> None:
@@ -34,11 +43,23 @@ def test_ignore_eos_leaves_the_stop_tokens() -> None:
         {"prompt_logprobs": -1},
         {"stop_token_ids": [2**31]},
         {"beams": 4},
+        {"logprobs_of": "some"},
+        {"logit_bias": [[2**31, 1.0]]},
+        {"logit_bias": [[5, 100.5]]},
+        {"logit_bias": [[5, 1.0]] * (BIASES_LIMIT + 1)},
+        {"grammar": {"kind": "lark", "text": ""}},
+        {"grammar": {"kind": "regex", "text": "a" * (GRAMMAR_LIMIT + 1)}},
     ],
 )
 def test_sampling_out_of_range_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(wrong, Sampling)
+
+
+def test_a_grammar_and_biases_come_as_json_values() -> None:
+    told = {"grammar": {"kind": "regex", "text": "a+"}, "logit_bias": [[5, -100]]}
+    asked = msgspec.convert(told, Sampling)
+    assert asked == Sampling(grammar=Grammar(GrammarKind.REGEX, "a+"), logit_bias=((5, -100.0),))
 
 
 @pytest.mark.parametrize(
