@@ -47,8 +47,10 @@ class Checkpoint:
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
-    def take(self, name: str, shape: Sequence[int]) -> torch.Tensor:
-        """Return a tensor of this name and shape.
+    def take(
+        self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        """Return a tensor of this name and shape, in the place's type unless another is given.
 
         Raises:
             OperatorError: there is none, or it has another shape.
@@ -59,7 +61,7 @@ class Checkpoint:
                 f"{self._directory}: {name} has shape {list(tensor.shape)},"
                 f" config.json makes it {list(shape)}"
             )
-        return tensor.to(self._place.device, self._place.dtype, copy=True)
+        return tensor.to(self._place.device, dtype or self._place.dtype, copy=True)
 
     def take_rows(self, names: Sequence[str], rows: Sequence[int], *rest: int) -> torch.Tensor:
         """Return tensors of ``[rows[i], *rest]`` as one, below each other."""

@@ -1,9 +1,13 @@
-"""Every model says what transformers says, token for token: split = unsplit = the reference."""
+"""Every model says what transformers says, token for token: split = unsplit = the reference.
+
+The last test prints how many tokens were compared, by architecture and cell.
+"""
 
 from __future__ import annotations
 
 import functools
 import random
+from collections import Counter, defaultdict
 
 import pytest
 import torch
@@ -12,16 +16,22 @@ from tokenizers import Tokenizer
 from daemons.cluster.model import DEFAULT_MODEL
 from daemons.cluster.models import model_directory
 from daemons.engine.config import EngineConfig
+from daemons.engine.device import DTYPES
 from daemons.engine.engine import Engine
 from daemons.protocol.generate import Sampling
 from daemons.protocol.ids import RoomKey
-from tests.support.checkpoints import KINDS, POSITIONS, VOCABULARY, checkpoint
+from tests.support.checkpoints import ARCHITECTURES, KINDS, POSITIONS, VOCABULARY, checkpoint
 from tests.support.engines import Talk, begin, hand_over, prefill, step, talk_on
 
 TOKENS = 8  # said after each prompt
 CHUNK = 32
 LENGTHS = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100)  # page and chunk, one less, one more
-MAIN_KINDS = ("llama", "llama3-rope", "qwen2", "qwen3")
+MAIN_KINDS = tuple(ARCHITECTURES.values())
+COMPARED: dict[str, Counter[str]] = defaultdict(Counter)  # kind, cell: tokens that were equal
+# How far bf16 log-probabilities of a prompt may be from transformers' in fp32: the median, as a
+# part of the logits' standard deviation; and the mean, as a multiple of what transformers' own bf16
+# is off by. (A worst case has no bound where a rounding may choose another expert.)
+BF16_MEDIAN, BF16_MEAN = 0.025, 1.5
 CHAT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 QUESTIONS = ("What is the capital of France?", "Tell me about the moon in one paragraph.")
 
@@ -40,10 +50,14 @@ def prompt_of(length: int) -> tuple[int, ...]:
 
 
 @functools.cache
-def reference_model(directory: str) -> torch.nn.Module:
+def reference_model(directory: str, dtype: str = "fp32") -> torch.nn.Module:
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_pretrained(
+        directory,
+        dtype=DTYPES[dtype],
+        attn_implementation="eager",  # the others leave soft-caps out
+    ).eval()
 
 
 @functools.cache
@@ -74,10 +88,11 @@ def talks_of(engine: Engine, lengths: tuple[int, ...], *, scattered: bool) -> li
     return talks
 
 
-def expect_reference(kind: str, talks: list[Talk]) -> None:
+def expect_reference(kind: str, talks: list[Talk], cell: str) -> None:
     directory = str(checkpoint(kind))
     found = {len(talk.prompt): talk.tokens for talk in talks}
     assert found == {len(talk.prompt): reference(directory, talk.prompt, TOKENS) for talk in talks}
+    COMPARED[kind][cell] += sum(len(tokens) for tokens in found.values())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -88,7 +103,7 @@ def test_a_room_alone_says_what_transformers_says(kind: str) -> None:
         begin(engine, [talk])
         talk_on(engine, [talk], TOKENS, chunk=CHUNK)
         engine.end(talk.key)
-    expect_reference(kind, talks)
+    expect_reference(kind, talks, "alone")
 
 
 @pytest.mark.parametrize("scattered", [False, True], ids=["neighbours", "scattered"])
@@ -104,7 +119,7 @@ def test_rooms_in_one_batch_at_various_stages_say_what_transformers_says(
         live = [talk for talk in talks[:arrived] if len(talk.said) < TOKENS]
         step(engine, live, CHUNK)
     talk_on(engine, talks, TOKENS, chunk=CHUNK)
-    expect_reference(kind, talks)
+    expect_reference(kind, talks, f"batch/{page_size}")
 
 
 @pytest.mark.parametrize("page_size", [1, 16, 64])
@@ -119,7 +134,7 @@ def test_a_room_that_changes_hands_says_what_transformers_says(kind: str, page_s
         hand_over(source, target, talk, pages)
     begin(target, talks)
     talk_on(target, talks, TOKENS)
-    expect_reference(kind, talks)
+    expect_reference(kind, talks, f"split/{page_size}")
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
@@ -146,14 +161,26 @@ def test_a_sampled_room_that_changes_hands_goes_on_as_if_it_had_not(kind: str, d
     assert split.said == whole.said
 
 
-@pytest.mark.parametrize("kind", MAIN_KINDS)
+@functools.cache
+def reference_logits(kind: str, prompt: tuple[int, ...], dtype: str = "fp32") -> torch.Tensor:
+    """Return transformers' logits after each token, ``[tokens, vocabulary]``."""
+    with torch.inference_mode():
+        said = reference_model(str(checkpoint(kind)), dtype)(torch.tensor([prompt]))
+    logits: torch.Tensor = said.logits[0].float()
+    return logits
+
+
+def judged(logits: torch.Tensor, prompt: tuple[int, ...]) -> torch.Tensor:
+    """Return the log-probability of each token of a prompt but the first."""
+    return logits.log_softmax(dim=-1)[range(len(prompt) - 1), prompt[1:]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_prompt_log_probabilities_are_those_of_transformers_for_any_chunk(kind: str) -> None:
     engine = engine_of(kind, 16)
     prompt = prompt_of(100)
-    with torch.inference_mode():
-        logits = reference_model(str(checkpoint(kind)))(torch.tensor([prompt])).logits[0]
-    logs = logits.log_softmax(dim=-1)
-    wanted = [logs[i, token].item() for i, token in enumerate(prompt[1:])]
+    logits = reference_logits(kind, prompt)
+    wanted = judged(logits, prompt).tolist()
     for chunk in (1, 7, 32, 100):
         sampling = Sampling(temperature=0.0, prompt_logprobs=2)
         talk = Talk(RoomKey(1, chunk), prompt, tuple(range(8)), sampling)
@@ -162,8 +189,28 @@ def test_prompt_log_probabilities_are_those_of_transformers_for_any_chunk(kind: 
         assert (first.id, first.logprob) == (prompt[0], None)
         assert [token.id for token in rest] == list(prompt[1:])
         assert [token.logprob for token in rest] == pytest.approx(wanted, abs=1e-3)
-        best = logs[:-1].argmax(dim=-1).tolist()
+        best = logits[:-1].argmax(dim=-1).tolist()
         assert [token.top[0][0] for token in rest] == best
+
+
+@pytest.mark.parametrize("kind", MAIN_KINDS)
+def test_bf16_log_probabilities_stay_within_the_stated_bound(kind: str) -> None:
+    engine = engine_of(kind, 16, "bf16")
+    ours, theirs, spreads = [], [], []
+    for length in range(97, 103):
+        prompt = prompt_of(length)
+        logits = reference_logits(kind, prompt)
+        wanted = judged(logits, prompt)
+        sampling = Sampling(temperature=0.0, prompt_logprobs=0)
+        talk = Talk(RoomKey(1, length), prompt, tuple(range(8)), sampling)
+        prefill(engine, talk, chunk=CHUNK)
+        found = torch.tensor([token.logprob for token in talk.prompt_logprobs[1:]])
+        ours.append((found - wanted).abs())
+        theirs.append((judged(reference_logits(kind, prompt, "bf16"), prompt) - wanted).abs())
+        spreads.append(logits.std())
+    off = torch.cat(ours)
+    assert off.median() <= BF16_MEDIAN * max(spreads)
+    assert off.mean() <= BF16_MEAN * torch.cat(theirs).mean()
 
 
 def test_the_longest_context_says_what_transformers_says() -> None:
@@ -196,3 +243,21 @@ def test_the_embedded_model_says_what_transformers_says() -> None:
     wanted = [reference(str(directory), talk.prompt, 24) for talk in talks]
     assert [talk.tokens for talk in talks] == wanted
     assert "Paris" in words.decode(talks[0].tokens)
+
+
+def test_every_architecture_was_compared_in_every_cell(
+    request: pytest.FixtureRequest,
+) -> None:
+    cells = list(dict.fromkeys(cell for found in COMPARED.values() for cell in found))
+    lines = [f"{'tokens equal':<20}" + "".join(f"{cell:>10}" for cell in cells)]
+    lines += [
+        f"{kind:<20}" + "".join(f"{found[cell] or '-':>10}" for cell in cells)
+        for kind, found in COMPARED.items()
+    ]
+    terminal = request.config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None:
+        terminal.write_line("")
+        for line in lines:
+            terminal.write_line(line)
+    for kind in set(MAIN_KINDS) & set(COMPARED):
+        assert all(COMPARED[kind][cell] for cell in cells)

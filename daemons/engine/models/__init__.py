@@ -12,8 +12,17 @@ from daemons.cluster.errors import OperatorError
 from daemons.engine.attention import Attend
 from daemons.engine.batch import Batch
 from daemons.engine.device import Place
-from daemons.engine.models import llama, spec
-from daemons.engine.models.spec import Spec
+from daemons.engine.models import (
+    decoder,
+    gemma2,
+    gemma3,
+    llama,
+    mistral,
+    qwen2,
+    qwen3,
+    qwen3_moe,
+)
+from daemons.engine.models.spec import DecoderSpec, Spec
 from daemons.engine.weights import Checkpoint, read_json
 
 
@@ -26,26 +35,26 @@ class Model(Protocol):
     def logits(self, rows: torch.Tensor) -> torch.Tensor: ...
 
 
-ReadSpec = Callable[[dict[str, Any]], Spec]
-Build = Callable[[Spec, Checkpoint, Place], Model]
-
 # By the first of "architectures" in config.json.
-MODELS: dict[str, tuple[ReadSpec, Build]] = {
-    "LlamaForCausalLM": (spec.llama, llama.build),
-    "MistralForCausalLM": (spec.mistral, llama.build),
-    "Qwen2ForCausalLM": (spec.qwen2, llama.build),
-    "Qwen3ForCausalLM": (spec.qwen3, llama.build),
+MODELS: dict[str, Callable[[dict[str, Any]], DecoderSpec]] = {
+    "Gemma2ForCausalLM": gemma2.read,
+    "Gemma3ForCausalLM": gemma3.read,
+    "LlamaForCausalLM": llama.read,
+    "MistralForCausalLM": mistral.read,
+    "Qwen2ForCausalLM": qwen2.read,
+    "Qwen3ForCausalLM": qwen3.read,
+    "Qwen3MoeForCausalLM": qwen3_moe.read,
 }
 
 
-def read_spec(directory: Path) -> Spec:
+def read_spec(directory: Path) -> DecoderSpec:
     """Return what ``config.json`` says of a model.
 
     Raises:
         OperatorError: an architecture or a feature that is not served, or a broken file.
     """
     config = read_json(directory / "config.json")
-    read, _ = _entry(config, directory)
+    read = _reader(config, directory)
     try:
         return read(config)
     except (KeyError, TypeError, ValueError) as error:
@@ -60,11 +69,10 @@ def load_model(directory: Path, place: Place) -> tuple[Model, str]:
     """
     known = read_spec(directory)
     checkpoint = Checkpoint(directory, place)
-    _, build = MODELS[known.architecture]
-    return build(known, checkpoint, place), checkpoint.digest(repr(known).encode())
+    return decoder.build(known, checkpoint, place), checkpoint.digest(repr(known).encode())
 
 
-def _entry(config: dict[str, Any], directory: Path) -> tuple[ReadSpec, Build]:
+def _reader(config: dict[str, Any], directory: Path) -> Callable[[dict[str, Any]], DecoderSpec]:
     names = config.get("architectures") or ["(none)"]
     try:
         return MODELS[names[0]]

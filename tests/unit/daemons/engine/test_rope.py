@@ -9,6 +9,7 @@ from daemons.cluster.errors import OperatorError
 from daemons.engine.rope import Rope, frequencies, rope_of, rotate_, turns
 
 LLAMA3 = Rope(10000.0, "llama3", 8.0, 1.0, 4.0, 64)
+YARN = Rope(10000.0, "yarn", 4.0, original_positions=64, beta_fast=16.0)
 
 
 def test_the_first_pair_turns_by_one_radian_and_the_last_by_almost_none() -> None:
@@ -30,6 +31,40 @@ def test_llama3_keeps_fast_pairs_slows_slow_ones_and_blends_between() -> None:
     between = ratio[(waves > 1) & (waves < 4)]
     assert len(between) > 0
     assert bool(((between > 1 / 8) & (between < 1)).all())
+
+
+def test_yarn_keeps_fast_pairs_slows_slow_ones_and_blends_between() -> None:
+    plain, scaled = frequencies(Rope(10000.0), 64), frequencies(YARN, 64)
+    waves = 64 * plain / (2 * math.pi)
+    ratio = scaled / plain
+    assert torch.allclose(ratio[waves >= 16], torch.tensor(1.0))
+    assert torch.allclose(ratio[waves <= 0.5], torch.tensor(1 / 4))
+    assert bool((ratio.diff() <= 1e-6).all())
+    assert bool(((ratio > 0.26) & (ratio < 0.99)).any())
+
+
+@pytest.mark.parametrize(
+    ("words", "amplitude"),
+    [
+        ({}, 0.1 * math.log(4) + 1),
+        ({"attention_factor": 0.7}, 0.7),
+        ({"mscale": 2.0, "mscale_all_dim": 1.0}, (0.2 * math.log(4) + 1) / (0.1 * math.log(4) + 1)),
+        ({"factor": 1.0}, 1.0),
+    ],
+)
+def test_yarn_makes_cosines_and_sines_larger(words: dict[str, float], amplitude: float) -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, **words}
+    rope = rope_of({"rope_scaling": scaling})
+    assert rope.amplitude == pytest.approx(amplitude)
+    cosine, sine = turns(torch.tensor([3]), frequencies(rope, 8), torch.float32, rope.amplitude)
+    assert torch.allclose(cosine**2 + sine**2, torch.tensor(amplitude**2))
+
+
+def test_divisors_slow_each_pair_by_its_own() -> None:
+    plain = frequencies(Rope(10000.0), 4)
+    assert frequencies(Rope(10000.0, divisors=(1.0, 8.0)), 4).tolist() == pytest.approx(
+        [plain[0].item(), plain[1].item() / 8]
+    )
 
 
 def test_a_rotation_is_that_of_complex_numbers() -> None:
@@ -71,7 +106,7 @@ def test_both_spellings_of_a_configuration_are_read(config: dict[str, object], r
 
 @pytest.mark.parametrize(
     "config",
-    [{"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, {"partial_rotary_factor": 0.5}],
+    [{"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}, {"partial_rotary_factor": 0.5}],
 )
 def test_a_variant_that_is_not_served_is_refused(config: dict[str, object]) -> None:
     with pytest.raises(OperatorError, match="not served"):

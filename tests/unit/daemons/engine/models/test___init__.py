@@ -8,13 +8,16 @@ import torch
 from daemons.cluster.errors import OperatorError
 from daemons.engine.device import Place
 from daemons.engine.models import MODELS, load_model, read_spec
-from tests.support.checkpoints import KINDS, checkpoint, write_checkpoint
+from tests.support.checkpoints import ARCHITECTURES, KINDS, checkpoint, write_checkpoint
 
 PLACE = Place(torch.device("cpu"), torch.float32)
 
 
 def test_every_architecture_of_the_table_has_a_checkpoint_in_the_tests() -> None:
-    assert {read_spec(checkpoint(kind)).architecture for kind in KINDS} == set(MODELS)
+    assert {read_spec(checkpoint(kind)).model.architecture for kind in KINDS} == set(MODELS)
+    assert set(ARCHITECTURES) == set(MODELS)
+    for name, kind in ARCHITECTURES.items():
+        assert read_spec(checkpoint(kind)).model.architecture == name
 
 
 @pytest.mark.parametrize("names", [["MambaForCausalLM"], [], None])
