@@ -57,9 +57,8 @@ class Machine:
         done = subprocess.run(
             self.argv(*argv), capture_output=True, text=True, timeout=within_s, env=ENVIRONMENT
         )
-        assert not check or done.returncode == 0, (
-            f"{self.name}: {' '.join(argv)} ended with {done.returncode}\n{done.stdout}{done.stderr}"
-        )
+        told = f"{self.name}: {' '.join(argv)}: {done.returncode}\n{done.stdout}{done.stderr}"
+        assert not check or done.returncode == 0, told
         return done
 
     def argv(self, *argv: str) -> list[str]:
