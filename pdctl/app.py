@@ -12,10 +12,12 @@ from pdctl.commands.chat import chat
 from pdctl.commands.doctor import doctor
 from pdctl.commands.down import down
 from pdctl.commands.drain import drain, undrain
+from pdctl.commands.install import diff, install
 from pdctl.commands.keygen import keygen
 from pdctl.commands.logs import logs
 from pdctl.commands.rooms import rooms
 from pdctl.commands.status import status
+from pdctl.commands.uninstall import uninstall
 from pdctl.commands.up import up
 from pdctl.errors import EXIT_CODES_HELP
 
@@ -45,6 +47,9 @@ app.command()(drain)
 app.command()(undrain)
 app.command()(logs)
 app.command()(chat)
+app.command()(install)
+app.command()(uninstall)
+app.command()(diff)
 app.command()(doctor)
 app.command()(keygen)
 app.command()(chaos)

@@ -7,6 +7,14 @@ from typing import Annotated
 import msgspec
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86400)]
+Indices = Annotated[str, msgspec.Meta(pattern=r"^(\d+(-\d+)?(,\d+(-\d+)?)*)?\Z")]
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which parts of the machine an instance gets, from outside: by its unit or by ``pdctl up``."""
+
+    gpus: Indices = ""  # CUDA_VISIBLE_DEVICES, as "0" or "2,3"; "": all
+    numa_nodes: Indices = ""  # memory only from these, as "0" or "0-1" (units only); "": any
 
 
 class Timers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from daemons.cluster.model import DEFAULT_HOST
-from daemons.cluster.worker import Seconds, Timers
+from daemons.cluster.worker import Placement, Seconds, Timers
 from daemons.engine.config import EngineConfig
 from daemons.transfer.config import TransferConfig
 
@@ -23,6 +23,7 @@ class DecodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     rows: Annotated[int, msgspec.Meta(ge=1)] = 128  # rooms that may be in transfer at once
     retract_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0  # KV that the host may keep; 0: none
     ageing_s: Seconds = 5.0  # waiting for so long is worth one point of priority
+    placement: Placement = Placement()
     engine: EngineConfig = EngineConfig()
     transfer: TransferConfig = TransferConfig()
     timers: Timers = Timers()

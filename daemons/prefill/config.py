@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from daemons.cluster.model import DEFAULT_HOST
-from daemons.cluster.worker import Seconds, Timers
+from daemons.cluster.worker import Placement, Seconds, Timers
 from daemons.engine.config import EngineConfig
 from daemons.transfer.config import TransferConfig
 
@@ -23,6 +23,7 @@ class PrefillConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_orphans: Annotated[int, msgspec.Meta(ge=1)] = 4096  # destinations that no request claims
     rows: Annotated[int, msgspec.Meta(ge=1)] = 128  # rooms between their forward and their end
     ageing_s: Seconds = 5.0  # waiting for so long is worth one point of priority
+    placement: Placement = Placement()
     engine: EngineConfig = EngineConfig()
     transfer: TransferConfig = TransferConfig()
     timers: Timers = Timers()

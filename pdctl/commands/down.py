@@ -1,4 +1,7 @@
-"""``pdctl down``: ends what ``pdctl up`` started here, in order, and nothing else."""
+"""``pdctl down``: ends what ``pdctl up`` started here, in order, and nothing else.
+
+Units are stopped by systemd, processes that pdctl supervises by their supervisor.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from pdctl.render import confirm, say
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from daemons.cluster.load import ClusterFile
     from pdctl.runs import Child, Run
 
 LOOK_S = 0.2
@@ -31,8 +35,11 @@ def down(
     """Drain and end this host's daemons."""
     from pdctl import target
     from pdctl.runs import read_run, run_directory
+    from pdctl.units import installed
 
     found = target.find(config)
+    if installed():
+        return _through_units(found.file, deadline, yes=yes)
     directory = run_directory(found.cluster.name)
     run = read_run(directory)
     if run is None or not run.is_up:
@@ -48,6 +55,36 @@ def down(
             "rooms that were open have failed; --deadline gives them longer",
             code=Exit.TIMEOUT,
         )
+    say("all down")
+    return Exit.OK
+
+
+def _through_units(file: ClusterFile, deadline_s: float, *, yes: bool) -> int:
+    """Let systemd stop this host's units, sockets first: they would start their services again."""
+    from pdctl import units
+
+    names = [name for name in units.enabled() if units.is_active(name)]
+    if not names:
+        say(f"cluster {file.cluster.name} is not up here")
+        return Exit.OK
+    services = [units.instance_of(name) for name in names if name.endswith(".service")]
+    confirm(f"end {', '.join(services)} of cluster {file.cluster.name}?", yes=yes)
+    end = time.monotonic() + deadline_s
+    for name in names:
+        if name.endswith(".service"):
+            say(f"  waiting for {units.instance_of(name)}")
+        try:
+            units.stop([name], within_s=max(end - time.monotonic(), 1.0))
+        except CommandError as error:
+            if error.code is not Exit.TIMEOUT:
+                raise
+            units.kill(name)
+            raise CommandError(
+                f"killed after the deadline: {units.instance_of(name)}",
+                "rooms that were open have failed; --deadline gives them longer; pdctl down again",
+                code=Exit.TIMEOUT,
+            ) from error
+    units.stop([units.TARGET])
     say("all down")
     return Exit.OK
 

@@ -28,7 +28,10 @@ def logs(
     from pdctl import target
     from pdctl.logfiles import Follower, moment, pretty, tail
     from pdctl.runs import log_path, read_run, run_directory
+    from pdctl.units import installed
 
+    if installed():
+        return _from_journal(name, lines, follow=follow, raw=raw)
     cluster = target.find(config).cluster
     run = read_run(run_directory(cluster.name))
     names = [child.instance for child in run.children] if run else []
@@ -58,4 +61,21 @@ def logs(
                 print(line if raw else pretty(line))
         sys.stdout.flush()
         time.sleep(LOOK_S)
+    return Exit.OK
+
+
+def _from_journal(name: str | None, lines: int, *, follow: bool, raw: bool) -> int:
+    from pdctl import units
+    from pdctl.logfiles import pretty
+
+    services = [unit for unit in units.enabled() if unit.endswith(".service")]
+    wanted = [unit for unit in services if name in (None, units.instance_of(unit))]
+    if not wanted:
+        raise CommandError(
+            f"no unit of {name or 'ours'} on this host",
+            f"enabled here: {', '.join(map(units.instance_of, services)) or 'nothing'}",
+            code=Exit.NOT_FOUND,
+        )
+    for line in units.journal(wanted, lines, follow=follow):
+        print(line if raw else pretty(line), flush=follow)
     return Exit.OK

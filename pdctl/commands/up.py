@@ -1,7 +1,9 @@
 """``pdctl up``: starts this host's daemons, waits until they serve, and keeps them running.
 
-In the foreground Ctrl-C or SIGTERM is an orderly stop. With ``--detach`` a small supervisor stays
-and pdctl returns when everything serves. A start that fails takes down what it started.
+Where our units are installed systemd starts and keeps them, and pdctl returns when they serve.
+Elsewhere pdctl does it itself: in the foreground Ctrl-C or SIGTERM is an orderly stop; with
+``--detach`` a small supervisor stays and pdctl returns when everything serves. A start that fails
+takes down what it started.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from pdctl.errors import CommandError, Exit
 from pdctl.render import duration, say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from daemons.cluster.load import ClusterFile
     from pdctl.runs import Run
+    from pdctl.starting import Progress
     from pdctl.supervisor import Supervisor
 
 LOOK_S = 0.25  # how often readiness is asked for
@@ -47,6 +50,7 @@ def up(
     """Start this host's daemons and wait until they serve."""
     from pdctl import target
     from pdctl.supervisor import launches, prepare
+    from pdctl.units import installed
 
     found = target.find(config)
     here = target.this_host(found.cluster, host)
@@ -61,6 +65,8 @@ def up(
         for launch in planned:
             print(f"{launch.instance}: {' '.join(launch.argv)}")
         return Exit.OK
+    if installed():
+        return _through_units(found.file, here, timeout)
     if _is_up_already(found.file, here):
         return Exit.OK
     _check_host(found.file, here)
@@ -90,14 +96,7 @@ def _check_host(file: ClusterFile, here: str) -> None:
     """Fail before anything is started when it could not work."""
     from daemons.cluster.models import model_directory
     from pdctl.ports import taken
-    from pdctl.units import installed
 
-    if installed():
-        raise CommandError(
-            "the systemd units of pd are installed here, they start the daemons",
-            "systemctl start pd.target",
-            code=Exit.CONFLICT,
-        )
     model_directory(file.cluster.model)
     for instance, where in taken(file.cluster, here):
         raise CommandError(
@@ -110,10 +109,11 @@ def _check_host(file: ClusterFile, here: str) -> None:
 def _foreground(supervisor: Supervisor, file: ClusterFile, timeout_s: float) -> int:
     supervisor.start()
     try:
-        progress = Progress(file, supervisor.run, timeout_s)
+        progress = _progress(file, supervisor.run, timeout_s)
         while not supervisor.stop_asked and not progress.is_ready:
             supervisor.step(LOOK_S)
-            progress.look(supervisor.run)
+            _check_children(supervisor.run)
+            progress.look()
         if progress.is_ready:
             say("Ctrl-C stops it")
         reported: dict[str, tuple[int, str]] = {}
@@ -151,8 +151,9 @@ def _detached(file: ClusterFile, here: str, timeout_s: float) -> None:
             time.sleep(LOOK_S)
             run = read_run(directory)
             if run is not None:
-                progress = progress or Progress(file, run, timeout_s)
-                progress.look(run)
+                progress = progress or _progress(file, run, timeout_s)
+                _check_children(run)
+                progress.look()
             if not supervisor.is_alive:
                 raise CommandError("the supervisor ended", f"see {log}")
     except BaseException:
@@ -162,50 +163,57 @@ def _detached(file: ClusterFile, here: str, timeout_s: float) -> None:
         raise
 
 
-class Progress:
-    """The words that ``up`` says while it waits, and its verdict."""
+def _through_units(file: ClusterFile, here: str, timeout_s: float) -> int:
+    """Let systemd start this host's units, and wait until they serve."""
+    from daemons.cluster.load import load
+    from pdctl import units
+    from pdctl.installation.wanted import CONFIG, units_of_host
+    from pdctl.starting import Progress
 
-    def __init__(self, file: ClusterFile, run: Run, timeout_s: float) -> None:
-        self._file = file
-        self._names: Sequence[str] = [child.instance for child in run.children]
-        self._began = time.monotonic()
-        self._end = self._began + timeout_s
-        self._timeout_s = timeout_s
-        self._up: set[str] = set()
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether everybody serves."""
-        return len(self._up) == len(self._names)
-
-    def look(self, run: Run) -> None:
-        """Ask everybody once and say who has come up.
-
-        Raises:
-            CommandError: a daemon ended, or the time is over.
-        """
-        from pdctl.readiness import waiting
-
-        for child in run.children:
-            if child.restarts or child.state in ("failed", "waiting", "left"):
-                _show_log(self._file.cluster.name, child.instance)
+    if file.path != CONFIG and load(CONFIG).hash != file.hash:
+        raise CommandError(
+            f"the units run {CONFIG}, which is not {file.path}",
+            f"pdctl install --config {file.path} changes that; pdctl up alone starts them",
+            code=Exit.CONFLICT,
+        )
+    names = units_of_host(file, here)
+    services = {units.instance_of(name): name for name in names if name.endswith(".service")}
+    if all(units.is_active(name) for name in names):
+        say("already up by systemd; pdctl status shows it")
+        return Exit.OK
+    say(f"starting {', '.join(services)} by systemd")
+    units.start([units.TARGET, *names])
+    progress = Progress(file, list(services), timeout_s, _show_journal)
+    while not progress.is_ready:
+        time.sleep(LOOK_S)
+        for instance, name in services.items():
+            if (words := units.failure(name)) is not None:
+                _show_journal(instance)
                 raise CommandError(
-                    f"{child.instance} ended with {_exit_words(child.exit_code)} while starting",
-                    f"its last lines are above; all of them: pdctl logs {child.instance}",
-                    code=Exit.BAD_CONFIG if child.exit_code == 78 else Exit.FAILED,
+                    f"{instance} {words}",
+                    f"its last lines are above; all of them: pdctl logs {instance}",
+                    code=Exit.BAD_CONFIG if "78" in words else Exit.FAILED,
                 )
-        reasons = waiting(self._file.cluster, self._names).reasons
-        for name in self._names:
-            if name not in reasons and name not in self._up:
-                self._up.add(name)
-                say(f"  {name} is up after {time.monotonic() - self._began:.1f} s")
-        if reasons and time.monotonic() > self._end:
-            name, why = next(iter(reasons.items()))
-            _show_log(self._file.cluster.name, name)
+        progress.look()
+    return Exit.OK
+
+
+def _progress(file: ClusterFile, run: Run, timeout_s: float) -> Progress:
+    from pdctl.starting import Progress
+
+    names = [child.instance for child in run.children]
+    return Progress(file, names, timeout_s, lambda name: _show_log(file.cluster.name, name))
+
+
+def _check_children(run: Run) -> None:
+    """Raise CommandError when a daemon has ended."""
+    for child in run.children:
+        if child.restarts or child.state in ("failed", "waiting", "left"):
+            _show_log(run.cluster, child.instance)
             raise CommandError(
-                f"{name} does not serve after {self._timeout_s:.0f} s: {why}",
-                f"its last lines are above; --timeout gives it longer; pdctl logs {name}",
-                code=Exit.TIMEOUT,
+                f"{child.instance} ended with {_exit_words(child.exit_code)} while starting",
+                f"its last lines are above; all of them: pdctl logs {child.instance}",
+                code=Exit.BAD_CONFIG if child.exit_code == 78 else Exit.FAILED,
             )
 
 
@@ -234,6 +242,17 @@ def _show_log(cluster: str, instance: str) -> None:
     say(f"--- the last lines of {path}")
     for line in tail(path, LOG_LINES):
         say(show(line))
+    say("---")
+
+
+def _show_journal(instance: str) -> None:
+    from pdctl.logfiles import pretty
+    from pdctl.units import journal, unit_named
+
+    unit = unit_named(instance)
+    say(f"--- the last lines of {unit}")
+    for line in journal([unit], LOG_LINES):
+        say(pretty(line))
     say("---")
 
 

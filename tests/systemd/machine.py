@@ -12,9 +12,10 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 HERE = Path(__file__).parent
@@ -88,12 +89,14 @@ ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG":
 
 
 @contextlib.contextmanager
-def booted(folder: Path, name: str, binds: Sequence[Path] = ()) -> Iterator[Machine]:
-    """Boot a machine; ``binds`` are folders of ours that it sees, read-only, at the same place."""
+def booted(
+    folder: Path, name: str, binds: Mapping[Path, str] = MappingProxyType({})
+) -> Iterator[Machine]:
+    """Boot a machine; ``binds`` are folders of ours and where it sees them, read-only."""
     folder.mkdir(parents=True, exist_ok=True)
     log = (folder / "boot.log").open("w")
     boot = subprocess.Popen(
-        [str(HERE / "boot"), str(folder), name, *map(str, binds)],
+        [str(HERE / "boot"), str(folder), name, *(f"{out}:{to}" for out, to in binds.items())],
         stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
     )  # fmt: skip
     try:
