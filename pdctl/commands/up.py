@@ -50,7 +50,7 @@ def up(
     """Start this host's daemons and wait until they serve."""
     from pdctl import target
     from pdctl.supervisor import launches, prepare
-    from pdctl.units import installed
+    from pdctl.units import installed, unit_of
 
     found = target.find(config)
     here = target.this_host(found.cluster, host)
@@ -63,7 +63,8 @@ def up(
         )
     if dry_run:
         for launch in planned:
-            print(f"{launch.instance}: {' '.join(launch.argv)}")
+            by_unit = f"systemctl start {unit_of(launch.role, launch.instance)}"
+            print(f"{launch.instance}: {by_unit if installed() else ' '.join(launch.argv)}")
         return Exit.OK
     if installed():
         return _through_units(found.file, here, timeout)

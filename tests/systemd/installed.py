@@ -51,7 +51,7 @@ def installed(machine: Machine, cluster: str) -> Installed:
 
     Packages that pd depends on are those of the tests' environment: nothing is downloaded.
     """
-    machine.write("/root/cluster.yaml", cluster)
+    machine.write("/etc/cluster.yaml", cluster)
     # Set for pip by its environment: the wheel itself, without its dependencies.
     seed = (
         "PYTHONPATH=$(echo /srv/wheel/*.whl) PIP_NO_DEPS=1 PIP_NO_INDEX=1 python3.11 -m pdctl.seed"
@@ -61,6 +61,6 @@ def installed(machine: Machine, cluster: str) -> Installed:
     machine.write(f"{site}/packages.pth", f"{PACKAGES}\n")
     there = Installed(machine)
     if "key_file" in cluster:
-        there.pdctl("keygen", "/root/cluster.key")
-    there.pdctl("install", "--config", "/root/cluster.yaml", "--yes")
+        there.pdctl("keygen", "/etc/cluster.key")
+    there.pdctl("install", "--config", "/etc/cluster.yaml", "--yes")
     return there

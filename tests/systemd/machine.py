@@ -85,7 +85,7 @@ class Machine:
         return self.run("journalctl", "--no-pager", "-u", unit, "-o", "cat").stdout
 
 
-ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"}
 
 
 @contextlib.contextmanager

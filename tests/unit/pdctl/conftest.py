@@ -20,6 +20,7 @@ from tests.support.fake_fleet import (
     Said,
     worker_status,
 )
+from tests.support.fake_systemctl import FakeSystemctl
 
 
 @pytest.fixture
@@ -60,6 +61,14 @@ def pdctl(capfd: pytest.CaptureFixture[str]) -> Callable[..., Said]:
         return Said(code, out, err)
 
     return call
+
+
+@pytest.fixture
+def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSystemctl:
+    """Stand in for systemctl and journalctl."""
+    fake = FakeSystemctl.made(tmp_path / "systemctl")
+    monkeypatch.setenv("PATH", str(fake.folder), prepend=":")
+    return fake
 
 
 @pytest.fixture

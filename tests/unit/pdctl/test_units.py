@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from daemons.protocol.topology import Role
+from pdctl import units
+from pdctl.errors import CommandError, Exit
 from pdctl.share import share_directory
-from pdctl.units import installed, unit_of
+from pdctl.units import installed, instance_of, stopping_order, unit_of
+from tests.support.fake_systemctl import FakeSystemctl
 
 PROGRAMS = ("pd-bootstrap", "pd-lb", "pd-prefill", "pd-decode", "pdctl")
 SERVICES = ("pd-bootstrap.service", "pd-lb.service", "pd-prefill@.service", "pd-decode@.service")
@@ -63,7 +66,8 @@ def test_systemd_finds_nothing_to_say_about_the_units(tmp_path: Path) -> None:
     for source in share_directory("systemd").iterdir():
         text = source.read_text().replace("/opt/pd/bin", str(programs))
         (units / source.name).write_text(text)
-    names = [name.replace("@.", "@x0.") for name in (*SERVICES, "pd.target")]
+    sockets = ("pd-lb.socket", "pd-bootstrap.socket")
+    names = [name.replace("@.", "@x0.") for name in (*SERVICES, *sockets, "pd.target")]
     for name in names:
         done = subprocess.run(
             ["systemd-analyze", "verify", f"./{name}"],
@@ -73,3 +77,58 @@ def test_systemd_finds_nothing_to_say_about_the_units(tmp_path: Path) -> None:
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, ""), name
+
+
+def test_a_unit_names_its_instance() -> None:
+    for role, name in ((Role.PREFILL, "p0"), (Role.LB, "lb"), (Role.BOOTSTRAP, "bootstrap")):
+        assert instance_of(unit_of(role, name)) == name
+
+
+def test_sockets_are_stopped_first_and_the_phone_book_last() -> None:
+    names = ["pd-bootstrap.service", "pd-decode@d0.service", "pd-lb.service", "pd-lb.socket"]
+    assert sorted(names, key=stopping_order) == [*names[:1:-1], "pd-decode@d0.service", names[0]]
+
+
+def test_another_host_is_reached_by_systemctl_itself(systemctl: FakeSystemctl) -> None:
+    units.reload("pd-lb.service", host="n2")
+    assert systemctl.calls() == [["--host", "n2", "reload", "pd-lb.service"]]
+
+
+def test_what_systemctl_says_last_is_the_error(systemctl: FakeSystemctl) -> None:
+    systemctl.cries("first\nUnit x not found.\n")
+    with pytest.raises(CommandError, match="on n2: Unit x not found"):
+        units.show("x", "ActiveState", host="n2")
+
+
+def test_a_systemctl_that_hangs_is_a_timeout(systemctl: FakeSystemctl) -> None:
+    (systemctl.folder / "systemctl").write_text("#!/bin/sh\nexec sleep 60\n")
+    with pytest.raises(CommandError, match="did not end in 0 s") as caught:
+        units.stop(["pd-lb.service"], within_s=0.2)
+    assert caught.value.code is Exit.TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ("ActiveState=activating\nResult=success\nExecMainStatus=0\nNRestarts=0", None),
+        (
+            "ActiveState=failed\nResult=exit-code\nExecMainStatus=78\nNRestarts=0",
+            "ended (exit-code, exit code 78) while starting",
+        ),
+        (
+            "ActiveState=activating\nResult=success\nExecMainStatus=0\nNRestarts=2",
+            "ended while starting, and is started again",
+        ),
+    ],
+)
+def test_a_failed_start_is_told_in_words(
+    told: str, words: str | None, systemctl: FakeSystemctl
+) -> None:
+    systemctl.says(told)
+    assert units.failure("pd-prefill@p0.service") == words
+
+
+def test_the_journal_is_read_line_by_line(systemctl: FakeSystemctl) -> None:
+    systemctl.says("one\ntwo")
+    assert list(units.journal(["a.service"], 5)) == ["one", "two"]
+    assert "--unit=a.service" in systemctl.calls()[0]

@@ -29,6 +29,7 @@ from pdctl.runs import (
 )
 from pdctl.supervisor import Launch
 from tests.support.fake_fleet import Fleet, Said
+from tests.support.fake_systemctl import FakeSystemctl
 
 Pdctl = Callable[..., Said]
 STAYS = "import time; print('here', flush=True); time.sleep(60)"
@@ -232,12 +233,38 @@ def test_a_missing_model_is_told_before_anything_is_started(fleet: Fleet, pdctl:
     assert run_of("fake") is None
 
 
-def test_installed_units_have_the_say(
-    fleet: Fleet, pdctl: Pdctl, monkeypatch: pytest.MonkeyPatch
+def test_installed_units_start_the_daemons(
+    fleet: Fleet, pdctl: Pdctl, monkeypatch: pytest.MonkeyPatch, systemctl: FakeSystemctl
 ) -> None:
     monkeypatch.setattr("pdctl.units.installed", lambda: True)
+    monkeypatch.setattr("pdctl.installation.wanted.CONFIG", fleet.config)
     said = pdctl("up", "-c", fleet.config)
-    assert (said.code, "systemctl start pd.target" in said.err) == (Exit.CONFLICT, True)
+    assert (said.code, "lb is up" in said.err) == (Exit.OK, True)
+    (started,) = [call for call in systemctl.calls() if "start" in call]
+    assert started[:3] == ["start", "--no-block", "pd.target"]
+    assert {"pd-lb.socket", "pd-prefill@p0.service", "pd-decode@d0.service"} <= set(started)
+
+
+def test_a_unit_that_fails_while_starting_is_told_at_once(
+    fleet: Fleet, pdctl: Pdctl, monkeypatch: pytest.MonkeyPatch, systemctl: FakeSystemctl
+) -> None:
+    monkeypatch.setattr("pdctl.units.installed", lambda: True)
+    monkeypatch.setattr("pdctl.installation.wanted.CONFIG", fleet.config)
+    systemctl.says("ActiveState=failed\nResult=exit-code\nExecMainStatus=78\nNRestarts=0")
+    said = pdctl("up", "-c", fleet.config)
+    assert said.code == Exit.BAD_CONFIG
+    assert "exit code 78" in said.err
+
+
+def test_units_do_not_run_another_file_than_the_installed_one(
+    fleet: Fleet, pdctl: Pdctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("pdctl.units.installed", lambda: True)
+    other = tmp_path / "installed.yaml"
+    other.write_text("name: other\n")
+    monkeypatch.setattr("pdctl.installation.wanted.CONFIG", other)
+    said = pdctl("up", "-c", fleet.config)
+    assert (said.code, "pdctl install" in said.err) == (Exit.CONFLICT, True)
 
 
 def test_a_host_without_daemons_is_a_conflict(tmp_path: Path, pdctl: Pdctl) -> None:
