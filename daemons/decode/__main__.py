@@ -20,7 +20,14 @@ def serve(flags: worker.Flags) -> int:
     from daemons.front.program import Face, run_front
 
     config = read_settings(flags.file.cluster, flags.instance, DecodeConfig)
-    face = Face(config.host, config.bind, config.port, config.advertise, config.timers)
+    face = Face(
+        config.host,
+        config.bind,
+        config.port,
+        config.advertise,
+        config.timers,
+        local_prefill=config.local_prefill,
+    )
     return run_front(flags, Role.DECODE, face)
 
 

@@ -18,6 +18,9 @@ of the host unused, and no room is larger; alone it has P - U pages, and by (2) 
 nothing is left on the device but what cannot be moved, the oldest kept room fits by (2), and comes
 back before anybody is admitted. So in every step somebody gets a token, and tokens are finite.
 
+A room whose prompt is computed here cannot move until that is done, but it has all pages that it
+needs for it: it gets on in every step, and can move then. So it counts as one that can.
+
 Without host memory (H = 0) rule 1 says that all anybody may need is there: (2) follows, nothing is
 ever retracted. The same holds for a room that the host could not take (n > H).
 """
@@ -50,8 +53,9 @@ class Budget:
         overcommit = max(0, self.host_pages - max(self.longest, need))
         if self.committed + need > self.pages.size + overcommit:
             return False
-        farthest = max(self.farthest, need - prompt)
-        if self._unmovable + prompt + farthest > self.pages.size:
+        offered = 0 if request.local else prompt
+        farthest = max(self.farthest, need - offered)
+        if self._unmovable + offered + farthest > self.pages.size:
             return False
         return prompt + self.growing <= self.pages.free
 
@@ -63,7 +67,8 @@ class Budget:
         """Count a room that has just got the pages of its prompt."""
         self.committed += request.need_pages
         self.longest = max(self.longest, request.need_pages)
-        self.farthest = max(self.farthest, request.promised)
+        own = request.need_pages if request.local else request.promised
+        self.farthest = max(self.farthest, own)
 
     @property
     def _unmovable(self) -> int:

@@ -75,6 +75,7 @@ class Outbox:
         finish: FinishReason | None,
         finish_token: int | None,
         cached_tokens: int = 0,
+        prompt_logprobs: tuple[TokenOut, ...] | None = None,
     ) -> None:
         """Give the client's leg a token."""
         self.outputs.append(
@@ -85,6 +86,7 @@ class Outbox:
                 finish,
                 finish_token,
                 cached_tokens=cached_tokens,
+                prompt_logprobs=prompt_logprobs,
             )
         )
 
@@ -97,7 +99,7 @@ class Outbox:
             closing_line(
                 request.key,
                 failure,
-                peer=request.submit.prefill,
+                peer=request.prefill,
                 prompt_tokens=len(request.submit.prompt),
                 output_tokens=len(request.output),
                 received_bytes=request.sent_bytes,

@@ -2,7 +2,8 @@
 
 How much may be promised is the budget's to say. First come, first served by priority and age
 among the rooms whose prefill is ready, and a room that does not fit is not overtaken; a prefill
-that cannot be found holds up nobody else.
+that cannot be found holds up nobody else. A room that is prefilled here needs neither prefill nor
+row: its pages are its own from the beginning.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ class PreallocQueue:
         """
         admitted: list[Request] = []
         for key, request in list(self.rooms.items()):
-            peer = prefills.ready(request.submit.prefill)
-            if peer is None:
+            peer = None if request.local else prefills.ready(request.submit.prefill)
+            if peer is None and not request.local:
                 continue
-            if len(admitted) >= places or rows.free == 0 or not budget.fits(request):
+            no_row = rows.free == 0 and not request.local
+            if len(admitted) >= places or no_row or not budget.fits(request):
                 break
-            count = budget.prompt_pages(request)
-            request.pages = list(pages.take(key, count, Owner.WRITER))
-            (request.row,) = rows.take(key, 1, Owner.WRITER)
+            owner = Owner.REQUEST if request.local else Owner.WRITER
+            request.pages = pages.take(key, budget.prompt_pages(request), owner)
+            if not request.local:
+                (request.row,) = rows.take(key, 1, owner)
             request.peer = peer
             budget.admitted(request)
             admitted.append(self.rooms.pop(key))

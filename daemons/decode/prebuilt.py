@@ -1,7 +1,7 @@
 """Decode, stage 3 of 4: a batch that never enters the model, since prefill has run it already.
 
-The first token comes from the metadata row. From here on a room is as if this process had run
-the prefill itself; the same rules end it.
+The first token comes from the metadata row, or from the last chunk where this instance computed
+the prompt. From here on it makes no difference; the same rules end a room.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from daemons.decode.request import Request
 from daemons.engine.step import Sequence
 from daemons.protocol.ids import RoomKey
-from daemons.protocol.metadata import Row
 
 
 @dataclass(slots=True)
@@ -20,10 +19,8 @@ class Prebuilt:
 
     rooms: dict[RoomKey, Request] = field(default_factory=dict)
 
-    def add(self, request: Request, row: Row) -> Sequence:
-        """Take a room whose row is right; returns it as the engine is to know it."""
-        request.output = [row.first.id]
+    def add(self, request: Request, first: int) -> Sequence:
+        """Take a room with its first token; returns it as the engine is to know it."""
+        request.output = [first]
         self.rooms[request.key] = request
-        return Sequence(
-            request.key, request.submit.sampling, request.submit.prompt, (row.first.id,)
-        )
+        return Sequence(request.key, request.submit.sampling, request.submit.prompt, (first,))

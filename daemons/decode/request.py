@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from daemons.protocol.causes import Failure
-from daemons.protocol.generate import Submit
+from daemons.protocol.generate import Submit, TokenOut
 from daemons.protocol.ids import PeerId, RoomKey
 from daemons.protocol.status import Status
 
@@ -20,13 +20,17 @@ class Request:
     since_s: float  # when it entered its present stage, or last moved in it
     need_pages: int  # for the prompt and all that may be generated
     peer: PeerId | None = None  # the prefill that was told where to write
-    pages: list[int] = field(default_factory=list)  # in token order
+    pages: tuple[int, ...] = ()  # in token order
     row: int | None = None
     status: Status = Status.BOOTSTRAPPING
     sent_bytes: int = 0  # that prefill reports
     output: list[int] = field(default_factory=list)
     begun: bool = False  # the engine knows it
-    in_step: bool = False  # the engine uses the pages: a step, or a copy to or from the host
+    in_steps: int = 0  # steps, or a copy to or from the host, that use the pages now
+    local: bool = False  # nobody else computes the prompt
+    computed: int = 0  # tokens of the prompt that were computed here
+    chunk: int = 0  # tokens of the prompt that are computed now
+    prompt_logprobs: list[TokenOut] = field(default_factory=list)  # of what was computed here
     kept: int = 0  # pages that the host has, or is getting
     turn: float = 0.0  # in the queue, see runtime.turns
     asks: int = 0  # how often prefill was told again where to write, since it was last heard
@@ -41,11 +45,16 @@ class Request:
         return self.need_pages - max(len(self.pages), self.kept)
 
     @property
+    def prefill(self) -> str:
+        """The instance that computes the prompt, "" when nobody else does."""
+        return "" if self.local else self.submit.prefill
+
+    @property
     def expires_s(self) -> float:
         """When the client stops waiting."""
         return self.submitted_s + self.submit.timeout_s
 
     @property
     def position(self) -> int:
-        """Where the KV of the newest token goes: tokens already in the cache."""
-        return len(self.submit.prompt) + len(self.output) - 1
+        """Where the KV of the newest token goes, those counted that steps now under way choose."""
+        return len(self.submit.prompt) + len(self.output) + self.in_steps - 1

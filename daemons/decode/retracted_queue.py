@@ -34,7 +34,7 @@ class RetractedQueue:
         """Return the room that comes back first, None while it is not wholly on the host."""
         kept = [request for request in self.rooms.values() if request.kept]
         oldest = min(kept, key=_age, default=None)
-        return None if oldest is None or oldest.in_step else oldest
+        return None if oldest is None or oldest.in_steps else oldest
 
 
 def victim(rooms: Iterable[Request]) -> Request | None:

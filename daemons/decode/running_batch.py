@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from daemons.decode.request import Request
-from daemons.engine.step import Item
+from daemons.engine.step import NEWEST, Item
 from daemons.kv.ledger import Ledger, Owner
-from daemons.kv.runs import pages_for
 from daemons.protocol.generate import FinishReason
 from daemons.protocol.ids import RoomKey
 
@@ -41,23 +40,31 @@ class RunningBatch:
         return needy[pages.free :]
 
     def step(self, pages: Ledger) -> list[Item]:
-        """Return the next step of every room that is not short of a page, which it takes."""
+        """Return the next step of every room that is not short of a page, which it takes.
+
+        A room may have a step under way already: then the engine goes on from what comes of it.
+        """
         items: list[Item] = []
         short = {request.key for request in self.short(pages)}
         for key, request in self.rooms.items():
-            if key in short:
+            if key in short or _is_full(request):
                 continue
             if self._lacks(request):
                 request.pages += pages.take(key, 1, Owner.REQUEST)
-            request.in_step = True
-            item = Item(
-                key, (request.output[-1],), request.position, tuple(request.pages), samples=True
-            )
-            items.append(item)
+            token = NEWEST if request.in_steps else request.output[-1]
+            items.append(Item(key, (token,), request.position, request.pages, samples=True))
+            request.in_steps += 1
         return items
 
     def _lacks(self, request: Request) -> bool:
-        return pages_for(request.position + 1, self.page_size) > len(request.pages)
+        if request.position < len(request.pages) * self.page_size:
+            return False
+        return not _is_full(request)
+
+
+def _is_full(request: Request) -> bool:
+    """Say whether what is under way brings a room's last token."""
+    return len(request.output) + request.in_steps >= request.submit.sampling.max_tokens
 
 
 def finish_of(request: Request) -> tuple[FinishReason | None, int | None]:

@@ -1,9 +1,13 @@
 """The decode core: events in, commands out, and nothing else.
 
-A room waits for its prefill and for memory (prealloc), for the bytes (transfer), for the next
-batch (prebuilt), and gets a token per step (running); where pages are short its own are kept by the
-host for a while (retracted). Memory that was offered to a writer comes back only through the
-writer's word or the proof of its death; the client's leg ends at once.
+A room waits for its prefill and for memory (prealloc), for the bytes (transfer) or for its prompt
+to be computed here (forward), for the next batch (prebuilt), and gets a token per step (running);
+where pages are short its own are kept by the host for a while (retracted). Memory that was offered
+to a writer comes back only through the writer's word or the proof of its death; the client's leg
+ends at once.
+
+While nothing but tokens is wanted a second step waits behind the one that runs. What it brings for
+a room that has ended meanwhile is not looked at, and the room's pages are its own until then.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from daemons.decode.budget import Budget, budget_of
 from daemons.decode.commands import Command, ReadRow, ZeroRow
 from daemons.decode.config import DecodeConfig
 from daemons.decode.events import Event, Retract, RowRead
+from daemons.decode.forward_queue import ForwardQueue
 from daemons.decode.outbox import Outbox
 from daemons.decode.prealloc_queue import PreallocQueue
 from daemons.decode.prebuilt import Prebuilt
@@ -32,13 +37,14 @@ from daemons.engine.step import (
     Restored,
     Result,
     Run,
+    Sequence,
     StepDone,
     StepFailed,
 )
 from daemons.kv.ledger import Ledger, Owner
 from daemons.kv.runs import pages_for
 from daemons.protocol.causes import Cause, Failure
-from daemons.protocol.generate import RouteFailed, RouteFound, Submit
+from daemons.protocol.generate import RouteFailed, RouteFound, Submit, TokenOut
 from daemons.protocol.handshake import (
     AbortAnswer,
     Fence,
@@ -69,8 +75,9 @@ from daemons.runtime.turns import put_in_turn, turn_of
 
 STEPS = {
     "": frozenset({"prealloc"}),
-    "prealloc": frozenset({"transfer", ""}),
+    "prealloc": frozenset({"transfer", "forward", ""}),
     "transfer": frozenset({"prebuilt", ""}),
+    "forward": frozenset({"prebuilt", ""}),
     "prebuilt": frozenset({"running", "retracted", ""}),
     "running": frozenset({"retracted", ""}),
     "retracted": frozenset({"running", ""}),
@@ -94,6 +101,7 @@ class Scheduler:
         self.prefills = Prefills(buffers, self.peers)
         self.prealloc = PreallocQueue()
         self.transfer = TransferQueue(timers)
+        self.forward = ForwardQueue(engine)
         self.prebuilt = Prebuilt()
         self.running = RunningBatch(engine.page_size, engine.batch_rooms)
         self.retracted = RetractedQueue(config.retract_tokens // engine.page_size)
@@ -101,7 +109,7 @@ class Scheduler:
         self.quarantine = Quarantine(timers.settle_s)
         self.out = Outbox(me)
         self.draining = False
-        self._stepping = False
+        self._steps = 0  # that the engine has not answered
         self._to_retract: set[RoomKey] = set()  # as soon as no step is under way
         self._now = 0.0
 
@@ -130,7 +138,7 @@ class Scheduler:
             case RowRead():
                 self._row_read(event)
             case StepDone():
-                self._stepping = False
+                self._steps -= 1
                 for result in event.results:
                     self._stepped(result)
             case StepFailed():
@@ -179,23 +187,14 @@ class Scheduler:
 
     def rooms(self) -> list[Request]:
         """Return the rooms that have not ended, by stage."""
-        stages = (
-            self.prealloc.rooms,
-            self.transfer.rooms,
-            self.prebuilt.rooms,
-            self.running.rooms,
-            self.retracted.rooms,
-        )
-        return list(chain.from_iterable(stage.values() for stage in stages))
+        return list(chain.from_iterable(stage.values() for stage in self._stages()))
+
+    def _stages(self) -> tuple[dict[RoomKey, Request], ...]:
+        waiting = self.prealloc.rooms, self.transfer.rooms, self.forward.rooms
+        return (*waiting, self.prebuilt.rooms, self.running.rooms, self.retracted.rooms)
 
     def _live(self, key: RoomKey) -> Request | None:
-        return (
-            self.prealloc.rooms.get(key)
-            or self.transfer.rooms.get(key)
-            or self.prebuilt.rooms.get(key)
-            or self.running.rooms.get(key)
-            or self.retracted.rooms.get(key)
-        )
+        return next((stage[key] for stage in self._stages() if key in stage), None)
 
     # --- prealloc ---------------------------------------------------------------------------
 
@@ -204,6 +203,7 @@ class Scheduler:
         if self._live(key) or key in self.ending:
             self.out.count("duplicate_rooms")  # the front answers 409; the first one goes on
             return
+        local = submit.prefill == self.me.instance
         tokens = len(submit.prompt) + submit.sampling.max_tokens - 1
         need = pages_for(tokens, self.config.engine.page_size)
         if (failure := self._refusal(submit, tokens, need)) is not None:
@@ -211,10 +211,10 @@ class Scheduler:
             self.out.tell_failure(key, failure)
             self._tell_prefill(submit, failure)
             return
-        tale = self.recorder.enter(key, "prealloc", "request came", self._now, peer=submit.prefill)
-        tale.prompt_tokens = len(submit.prompt)
         turn = turn_of(self._now, submit.priority, self.config.ageing_s)
-        request = Request(submit, key, self._now, self._now, need, turn=turn)
+        request = Request(submit, key, self._now, self._now, need, turn=turn, local=local)
+        tale = self.recorder.enter(key, "prealloc", "request came", self._now, peer=request.prefill)
+        tale.prompt_tokens = len(submit.prompt)
         put_in_turn(self.prealloc.rooms, key, request)
 
     def _refusal(self, submit: Submit, tokens: int, need: int) -> Failure | None:
@@ -225,6 +225,8 @@ class Scheduler:
             return Failure(Cause.REQUEST_DUPLICATE, "prealloc", me, "its pages are in quarantine")
         if not submit.prompt:
             return Failure(Cause.REQUEST_INVALID, "prealloc", me, "the prompt is empty")
+        if submit.prefill == me and not self.config.local_prefill:
+            return Failure(Cause.REQUEST_INVALID, "prealloc", me, "local_prefill is not allowed")
         if need > self.pages.size:
             detail = f"{tokens} tokens need {need} pages, the pool has {self.pages.size}"
             return Failure(Cause.REQUEST_TOO_LONG, "prealloc", me, detail)
@@ -235,6 +237,8 @@ class Scheduler:
 
     def _admit(self) -> None:
         for request in list(self.prealloc.rooms.values()):
+            if request.local:
+                continue
             self.out.do(*self.prefills.need(request.submit.prefill, self._now))
             if (refusal := self.prefills.refusal(request.submit.prefill)) is not None:
                 self._fail(request, refusal)
@@ -243,10 +247,15 @@ class Scheduler:
         places = 2 * self.running.batch_rooms - len(self._holders())
         budget = self._budget()
         for request in self.prealloc.admit(self.pages, self.rows, budget, places, self.prefills):
-            assert request.row is not None
             request.since_s = self._now
-            self.transfer.rooms[request.key] = request
             pages = f"{len(request.pages)} pages reserved"
+            if request.row is None:
+                self.forward.rooms[request.key] = request
+                self.recorder.enter(request.key, "forward", pages, self._now)
+                submit, request.begun = request.submit, True
+                self.out.do(Begin(Sequence(request.key, submit.sampling, submit.prompt)))
+                continue
+            self.transfer.rooms[request.key] = request
             self.recorder.enter(request.key, "transfer", pages, self._now)
             self.out.do(ZeroRow(request.row))
             self.out.destination(request)
@@ -261,7 +270,7 @@ class Scheduler:
 
     def _ours(self) -> list[Request]:
         """Return the rooms whose memory no peer can write."""
-        stages = (self.prebuilt.rooms, self.running.rooms, self.retracted.rooms)
+        _, _, *stages = self._stages()
         return list(chain.from_iterable(stage.values() for stage in stages))
 
     def _budget(self) -> Budget:
@@ -328,44 +337,86 @@ class Scheduler:
         self.pages.move(key, request.pages, Owner.WRITER, Owner.REQUEST)
         self.rows.release(key, (request.row,), Owner.WRITER)
         request.row = None
-        request.since_s = self._now
-        sequence = self.prebuilt.add(request, row)
         tale = self.recorder.enter(
             key, "prebuilt", "every byte landed", self._now, sent_bytes=request.sent_bytes
         )
         tale.cached_tokens = row.cached_tokens
+        self._first(request, row.first, row.cached_tokens)
+
+    def _computed(self, request: Request, result: Result) -> None:
+        """A chunk of a prompt is done here; the last one brings the first token."""
+        key, chunk = request.key, self.forward.computed(request, result, self._now)
+        self.recorder.note(key, "chunk computed", self._now, tokens=chunk)
+        self.out.count("prompt_tokens", chunk)
+        if request.computed < len(request.submit.prompt):
+            return
+        if result.token is None:
+            self._fail(request, self._no_token("forward"))
+            return
+        del self.forward.rooms[key]
+        self.recorder.enter(key, "prebuilt", "prompt is computed", self._now)
+        self._first(request, result.token)
+
+    def _first(self, request: Request, first: TokenOut, cached_tokens: int = 0) -> None:
+        """The first token is the client's, and may be the last one too."""
+        request.since_s = self._now
+        sequence = self.prebuilt.add(request, first.id)
         finish, token = finish_of(request)
-        self.out.tell_token(key, row.first, finish, token, row.cached_tokens)
-        if finish is None:
+        wanted = request.local and request.submit.sampling.prompt_logprobs is not None
+        judged = tuple(request.prompt_logprobs) if wanted else None
+        self.out.tell_token(request.key, first, finish, token, cached_tokens, judged)
+        if finish is not None:
+            self._end(request, None)
+        elif not request.begun:
             request.begun = True
             self.out.do(Begin(sequence))
-        else:
-            self._end(request, None)
 
     # --- running ----------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        if self._stepping:
-            return
-        for request in self.running.join(self.prebuilt.rooms, self.retracted.returning):
-            self.recorder.enter(request.key, "running", "joined the batch", self._now)
-        self._make_room()
-        items = self.running.step(self.pages)
-        if items:
-            self._stepping = True
+        while self._steps == 0 or self._may_go_ahead():
+            for request in self.running.join(self.prebuilt.rooms, self.retracted.returning):
+                self.recorder.enter(request.key, "running", "joined the batch", self._now)
+            if self._steps == 0:
+                self._make_room()
+            items = self.running.step(self.pages)
+            items += self.forward.step(len(items))
+            if not items:
+                return
+            self._steps += 1
             self.out.count("steps")
             self.out.do(Run(tuple(items)))
 
+    def _may_go_ahead(self) -> bool:
+        """Say whether a step may wait behind another: nobody is to leave, no prompt is computed."""
+        if self._steps > self.config.engine.steps_ahead or self.forward.rooms or self._to_retract:
+            return False
+        return not self.running.short(self.pages)
+
+    def _in_step(self, key: RoomKey) -> Request | None:
+        """Return a room that the engine has answered about, and count the answer."""
+        request = self.running.rooms.get(key) or self.ending.get(key) or self.forward.rooms.get(key)
+        if request is not None:
+            request.in_steps -= 1
+        return request
+
+    def _no_token(self, stage: str, detail: str = "") -> Failure:
+        detail = detail or "no token came out of the step"
+        return Failure(Cause.ENGINE_FAILED, stage, self.me.instance, detail)
+
     def _stepped(self, result: Result) -> None:
-        request = self.ending.get(result.key) or self.running.rooms.get(result.key)
+        request = self._in_step(result.key)
         if request is None:
             return
-        request.in_step = False
         if request.failure is not None or request.finished:
             self._end(request, request.failure)
-        elif result.error or result.token is None:
-            me, detail = self.me.instance, result.error or "no token came out of the step"
-            self._fail(request, Failure(Cause.ENGINE_FAILED, "running", me, detail))
+        elif result.error:
+            stage = self.recorder.stage(request.key)
+            self._fail(request, self._no_token(stage, result.error))
+        elif request.key in self.forward.rooms:
+            self._computed(request, result)
+        elif result.token is None:
+            self._fail(request, self._no_token("running"))
         else:
             request.output.append(result.token.id)
             self.out.count("output_tokens")
@@ -377,17 +428,15 @@ class Scheduler:
                 self._end(request, None)
 
     def _step_failed(self, event: StepFailed) -> None:
-        self._stepping = False
-        failure = Failure(Cause.ENGINE_FAILED, "running", self.me.instance, event.detail)
+        self._steps -= 1
         for key in event.keys:
-            request = self.ending.get(key) or self.running.rooms.get(key)
+            request = self._in_step(key)
             if request is None:
                 continue
-            request.in_step = False
             if request.failure is not None or request.finished:
                 self._end(request, request.failure)
             else:
-                self._fail(request, failure)
+                self._fail(request, self._no_token(self.recorder.stage(key), event.detail))
 
     def _finished(self, key: RoomKey) -> None:
         request = next((request for request in self._ours() if request.key == key), None)
@@ -421,16 +470,16 @@ class Scheduler:
         self.prebuilt.rooms.pop(key, None)
         self.running.rooms.pop(key, None)
         self.retracted.rooms[key] = request
-        request.kept, request.in_step = len(request.pages), True
+        request.kept, request.in_steps = len(request.pages), 1
         self.recorder.enter(key, "retracted", because, self._now)
         self.out.count("retractions")
-        self.out.do(Keep(key, tuple(request.pages)))
+        self.out.do(Keep(key, request.pages))
 
     def _kept(self, event: Kept) -> None:
         request = self._copied(event.key, event.error)
         if request is not None:
             self.pages.release(request.key, request.pages, Owner.REQUEST)
-            request.pages = []
+            request.pages = ()
             self.recorder.note(event.key, f"the host keeps {request.kept} pages", self._now)
 
     def _resume(self) -> None:
@@ -440,13 +489,14 @@ class Scheduler:
             if len(self.running.rooms) + returning >= self.running.batch_rooms:
                 return
             ours = [*self.running.rooms.values(), *self.prebuilt.rooms.values()]
+            ours += self.forward.rooms.values()
             alone = not ours and not returning
             spare = 0 if alone else 1 + returning + sum(r.promised > 0 for r in ours)
             if request.kept + spare > self.pages.free:
                 return
-            request.pages = list(self.pages.take(request.key, request.kept, Owner.REQUEST))
-            request.kept, request.in_step = 0, True
-            self.out.do(Restore(request.key, tuple(request.pages)))
+            request.pages = self.pages.take(request.key, request.kept, Owner.REQUEST)
+            request.kept, request.in_steps = 0, 1
+            self.out.do(Restore(request.key, request.pages))
 
     def _restored(self, event: Restored) -> None:
         request = self._copied(event.key, event.error)
@@ -460,7 +510,7 @@ class Scheduler:
         request = self.ending.get(key) or self.retracted.rooms.get(key)
         if request is None:
             return None
-        request.in_step = False
+        request.in_steps = 0
         if request.failure is not None or request.finished:
             self._end(request, request.failure)
         elif error:
@@ -491,12 +541,12 @@ class Scheduler:
         """Put what a writer may still write into quarantine, and ask the writer."""
         assert request.peer is not None
         assert request.row is not None
-        key, peer, pages = request.key, request.peer, tuple(request.pages)
+        key, peer, pages = request.key, request.peer, request.pages
         self.pages.move(key, pages, Owner.WRITER, Owner.QUARANTINED)
         self.rows.move(key, (request.row,), Owner.WRITER, Owner.QUARANTINED)
         held = Held(peer, pages, request.row, failure, self._now)
         self.quarantine.rooms[key] = held
-        request.pages, request.row = [], None
+        request.pages, request.row = (), None
         if request.status is Status.SUCCESS:
             fence = Fence.CLEAN
         if fence is not None:
@@ -509,9 +559,9 @@ class Scheduler:
     def _end(self, request: Request, failure: Failure | None) -> None:
         """Take a room out; its own pages are free once the engine is done with them."""
         key = request.key
-        for stage in (self.prealloc, self.transfer, self.prebuilt, self.running, self.retracted):
-            stage.rooms.pop(key, None)
-        if request.in_step:
+        for rooms in self._stages():
+            rooms.pop(key, None)
+        if request.in_steps:
             request.failure = failure
             request.finished = failure is None
             self.ending[key] = request
@@ -607,18 +657,22 @@ class Scheduler:
         stage, now = self.recorder.stage(request.key), self._now
         if now >= request.expires_s:
             detail = f"{request.submit.timeout_s} s in total"
-            peer = request.submit.prefill if stage in ("prealloc", "transfer") else ""
+            peer = request.prefill if stage in ("prealloc", "transfer") else ""
             self._fail(request, Failure(Cause.TOTAL_TIMEOUT, stage, peer, detail))
         elif stage == "transfer":
             if (failure := self.transfer.overdue(request, now)) is not None:
                 self._fail(request, failure)
         elif stage == "prealloc":
             self._check_prealloc(request)
+        elif stage == "forward" and now - request.since_s >= self.config.timers.progress_s:
+            detail = f"no chunk for {self.config.timers.progress_s} s"
+            me = self.me.instance
+            self._fail(request, Failure(Cause.PROGRESS_TIMEOUT, stage, me, detail))
 
     def _check_prealloc(self, request: Request) -> None:
         timers, instance = self.config.timers, request.submit.prefill
         waited_s = self._now - request.since_s
-        if self.prefills.ready(instance) is None:
+        if not request.local and self.prefills.ready(instance) is None:
             if waited_s >= timers.handshake_s:
                 last = self.prefills.last_failure(instance)
                 detail = f"not ready within {timers.handshake_s} s"

@@ -18,4 +18,5 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     batch_tokens: Annotated[int, msgspec.Meta(ge=1)] = 512  # prefill: tokens of one forward
     chunk_tokens: Annotated[int, msgspec.Meta(ge=1)] = 512  # prefill: tokens of one room in it
     batch_rooms: Annotated[int, msgspec.Meta(ge=1)] = 64  # rooms of one forward
+    steps_ahead: Annotated[int, msgspec.Meta(ge=0, le=1)] = 1  # decode: steps queued behind one
     max_model_len: Annotated[int, msgspec.Meta(ge=0)] = 0  # 0: what the model was made for

@@ -22,7 +22,7 @@ from daemons.engine.device import Place, choose_place, set_threads
 from daemons.engine.kv_cache import KvPool, make_pool
 from daemons.engine.logprobs import token_logprobs
 from daemons.engine.models import Model, load_model
-from daemons.engine.room import RoomState, begin_room, judged_positions
+from daemons.engine.room import RoomState, begin_room, judged_positions, resolved
 from daemons.engine.sampler import choose
 from daemons.engine.step import Item, Result, Sequence
 from daemons.engine.weights import read_json
@@ -147,7 +147,7 @@ class Engine:
         Prompt log-probabilities need what the token before left: a room that asks for them is run
         from position 0, or from below its ``prompt_logprobs_start``.
         """
-        errors = self._faults(items)
+        items, errors = self._checked(items)
         good = [item for item, error in zip(items, errors, strict=True) if not error]
         done = iter(self._run(good) if good else ())
         return [
@@ -167,12 +167,15 @@ class Engine:
         self.end(_WARM_ROOM)
         self._pool.clear(range(len(pages)))
 
-    def _faults(self, items: Several[Item]) -> list[str]:
-        """Return what is wrong with each item, "" where nothing is."""
-        errors = []
+    def _checked(self, items: Several[Item]) -> tuple[list[Item], list[str]]:
+        """Return the items with their tokens known, and what is wrong with each, "" for nothing."""
+        known, errors = [], []
         taken: set[RoomKey] = set()
-        for item in items:
-            error = fault(
+        for given in items:
+            item, unknown = given, ""
+            if given.key in self._rooms:
+                item, unknown = resolved(self._rooms[given.key], given)
+            error = unknown or fault(
                 item,
                 vocab_size=self.vocab_size,
                 max_model_len=self.max_model_len,
@@ -185,8 +188,9 @@ class Engine:
                 error = f"room {item.key} is twice in the batch"
             error = error or self._rooms[item.key].fault or self._gap(item)
             taken.add(item.key)
+            known.append(item)
             errors.append(error)
-        return errors
+        return known, errors
 
     def _gap(self, item: Item) -> str:
         """Say so when a wanted log-probability has no token before it that was run here."""

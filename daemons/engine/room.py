@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from daemons.engine.step import Item, Sequence
+from daemons.engine.step import NEWEST, Item, Sequence
 
 
 @dataclass(slots=True)
@@ -22,6 +22,7 @@ class RoomState:
             are wanted: the next chunk's first token is judged by it.
         last_position: position of ``last_hidden``.
         fault: why the room can never run; told with each of its items.
+        ends: tokens that end the text.
     """
 
     asked: Sequence
@@ -31,6 +32,7 @@ class RoomState:
     last_hidden: torch.Tensor | None = None
     last_position: int = -1
     fault: str = ""
+    ends: frozenset[int] = frozenset()
 
     def add(self, token: int) -> None:
         """Take note of a token that was chosen."""
@@ -44,7 +46,7 @@ class RoomState:
 def begin_room(sequence: Sequence, vocab_size: int) -> RoomState:
     """Return the state of a room that begins, here or again here."""
     tokens = (*sequence.prompt, *sequence.output)
-    state = RoomState(sequence, list(sequence.output))
+    state = RoomState(sequence, list(sequence.output), ends=sequence.sampling.ending_token_ids)
     if tokens and not 0 <= min(tokens) <= max(tokens) < vocab_size:
         state.fault = f"a token id outside 0..{vocab_size - 1}"
         return state
@@ -56,6 +58,23 @@ def begin_room(sequence: Sequence, vocab_size: int) -> RoomState:
         output = torch.tensor(sequence.output, dtype=torch.int64)
         state.counts = torch.bincount(output, minlength=vocab_size).float()
     return state
+
+
+def resolved(state: RoomState, item: Item) -> tuple[Item, str]:
+    """Return an item with the token that NEWEST stands for, and why that cannot be ("": it can).
+
+    A step that was made before its token was known says where the token goes: so it can never run
+    an older one, as after a step that failed. Nothing follows a token that ends the text.
+    """
+    if item.tokens != (NEWEST,):
+        return item, ""
+    place = len(state.asked.prompt) + len(state.output) - 1
+    if not state.output or item.start != place:
+        return item, f"no token was chosen for position {item.start}"
+    newest = state.output[-1]
+    if newest in state.ends:
+        return item, "its text has ended"
+    return Item(item.key, (newest,), item.start, item.pages, item.samples), ""
 
 
 def judged_positions(state: RoomState, item: Item) -> range:

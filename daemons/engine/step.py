@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from daemons.protocol.generate import Sampling, TokenOut
 from daemons.protocol.ids import RoomKey
 
+NEWEST = -1  # in place of a token id: the one that was chosen last for the room
+
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
@@ -23,7 +25,7 @@ class Item:
     """One room's part of a forward: tokens at consecutive positions from ``start``."""
 
     key: RoomKey
-    tokens: tuple[int, ...]  # token ids to run; their KV is written
+    tokens: tuple[int, ...]  # token ids to run, or (NEWEST,); their KV is written
     start: int  # position of the first of them = tokens already in the cache
     pages: tuple[int, ...]  # page table: covers positions 0 .. start + len(tokens) - 1
     samples: bool  # choose a next token after the last of them
@@ -48,7 +50,11 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Command: one forward; at most one is under way, answered by StepDone or StepFailed."""
+    """Command: one forward, answered by StepDone or StepFailed.
+
+    Several may wait; they are run and answered in order. An item of a later one may go on from a
+    token that an earlier one chooses (NEWEST).
+    """
 
     items: tuple[Item, ...]
 
@@ -84,14 +90,14 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """Event: a forward is done, with a result for each of its items."""
+    """Event: the oldest forward is done, with a result for each of its items."""
 
     results: tuple[Result, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StepFailed:
-    """Event: a forward broke as a whole; all its rooms fail with ``detail``."""
+    """Event: the oldest forward broke as a whole; all its rooms fail with ``detail``."""
 
     keys: tuple[RoomKey, ...]
     detail: str

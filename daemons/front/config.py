@@ -34,6 +34,7 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     epoch: Epoch = msgspec.field(default_factory=new_epoch)  # of this life; ranks must share it
     key: ClusterKey | None = None  # of the cluster
     guard_metrics: bool = False  # /metrics wants the token too
+    local_prefill: bool = False  # a decode may compute prompts by itself
     chaos: bool = False  # faults may be put in on purpose
     config_hash: str = ""  # of the cluster file, to compare hosts by
     version: str = ""  # of the software

@@ -118,6 +118,7 @@ class ControlApi:
                 "max_total_num_tokens": min((r.max_tokens for r in desk.ready), default=None),
                 "status": desk.life.state.value,
                 "instance": config.instance,
+                "local_prefill": config.local_prefill,
                 "version": config.version,
             }
         )

@@ -27,6 +27,7 @@ class Face:
     port: int
     advertise: str
     timers: Timers
+    local_prefill: bool = False
 
 
 def run_front(flags: Flags, role: Role, face: Face) -> int:
@@ -71,6 +72,7 @@ def front_config(flags: Flags, role: Role, face: Face) -> FrontConfig:
         port=face.port,
         advertise=face.advertise or address,
         timers=face.timers,
+        local_prefill=face.local_prefill,
         epoch=epoch,
         key=load_key(cluster),
         guard_metrics=cluster.guard_metrics,

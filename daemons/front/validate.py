@@ -2,7 +2,9 @@
 
 A worker serves a room that the balancer drew. It never talks to a host that a client named, so
 the phone book in the body must be the configured one; and each item of a batch has a room of its
-own. The first thing that is wrong is told, with its name and what would be right.
+own. A decode that may prefill by itself does so when it is asked to (``"local_prefill": true``; a
+balancer draws the rooms as ever, else the front does), and when nothing of a pair is in the body.
+The first thing that is wrong is told, with its name and what would be right.
 """
 
 from __future__ import annotations
@@ -40,11 +42,15 @@ class PairBody(msgspec.Struct, frozen=True):
     bootstrap_room: int | list[int] | None = None
     bootstrap_instance: str | list[str | None] | None = None
     bootstrap_attempt: int | list[int] | None = None
+    local_prefill: bool | None = None  # the decode computes the prompts itself, nobody else does
     priority: int | None = None  # goes before the header
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where one prompt is served; ``prefill`` "" when the body does not say by whom."""
+    """Where one prompt is served.
+
+    ``prefill`` is "" when the body does not say by whom, a decode's own name when by itself.
+    """
 
     key: RoomKey
     prefill: str
@@ -57,25 +63,19 @@ def places(
     """Return the place of each of ``prompts`` prompts; ``priority`` is the header's.
 
     Raises:
-        Refusal: 400, a room is missing, out of range, shared; another phone book is named; or the
-            priority is none.
+        Refusal: 400, a room is missing, out of range, shared; another phone book is named; the
+            priority is none; or a prefill of our own is asked for that may not be.
     """
     urgency = _priority(body.priority if body.priority is not None else priority)
     if prompts > config.max_prompt_items:
         raise invalid(f"{prompts} prompts in one request, the limit is {config.max_prompt_items}")
     _check_phone_book(body, prompts, config)
-    if body.bootstrap_room is None:
-        raise invalid(
-            "bootstrap_room is missing: this is one worker of a prefill/decode pair,"
-            " send requests to the balancer"
-        )
-    if prompts > 1 and not isinstance(body.bootstrap_room, list):
-        raise invalid(f"bootstrap_room: {prompts} prompts need a list with a room for each")
-    rooms = each("bootstrap_room", body.bootstrap_room, prompts)
+    local = _is_local(body, config)
+    rooms = _rooms(body, prompts, local=local)
     attempts = each("bootstrap_attempt", body.bootstrap_attempt or 1, prompts)
     prefills = each("bootstrap_instance", body.bootstrap_instance, prompts)
     found = [
-        Place(_key(room, attempt), _prefill(name, config), urgency)
+        Place(_key(room, attempt), _prefill(name, config, local=local), urgency)
         for room, attempt, name in zip(rooms, attempts, prefills, strict=True)
     ]
     if len({place.key for place in found}) < prompts:
@@ -163,8 +163,34 @@ def _priority(given: int | str | None) -> int:
     return priority
 
 
-def _prefill(name: str | None, config: FrontConfig) -> str:
-    if config.role is Role.PREFILL:
+def _is_local(body: PairBody, config: FrontConfig) -> bool:
+    """Say whether this decode is to compute the prompts by itself, and may."""
+    if body.local_prefill:
+        if config.role is not Role.DECODE:
+            raise invalid("local_prefill: only a decode goes on from its own prefill")
+        if not config.local_prefill:
+            raise invalid(f"local_prefill: the settings of {config.instance!r} do not allow it")
+        return True
+    named = (body.bootstrap_host, body.bootstrap_port, body.bootstrap_room, body.bootstrap_instance)
+    return config.local_prefill and body.local_prefill is None and named == (None,) * len(named)
+
+
+def _rooms(body: PairBody, prompts: int, *, local: bool) -> list[int]:
+    given = body.bootstrap_room
+    if given is None and local:
+        return [secrets.randbelow(ROOM_LIMIT - 1) + 1 for _ in range(prompts)]
+    if given is None:
+        raise invalid(
+            "bootstrap_room is missing: this is one worker of a prefill/decode pair,"
+            " send requests to the balancer"
+        )
+    if prompts > 1 and not isinstance(given, list):
+        raise invalid(f"bootstrap_room: {prompts} prompts need a list with a room for each")
+    return each("bootstrap_room", given, prompts)
+
+
+def _prefill(name: str | None, config: FrontConfig, *, local: bool) -> str:
+    if config.role is Role.PREFILL or local:
         if name not in (None, config.instance):
             raise invalid(f"bootstrap_instance: {name!r}; this is {config.instance!r}")
         return config.instance

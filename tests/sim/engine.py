@@ -1,6 +1,7 @@
 """A fake engine: it does one thing after the other, reads and writes marks, makes known tokens.
 
-Token ``i`` of a room depends on room, attempt and ``i`` alone, so that the text can be checked.
+Token ``i`` of a room depends on room, attempt and ``i`` alone, so that the text can be checked. A
+step may wait behind another one, and go on from what that chooses; it is looked at when it is run.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from daemons.decode.scheduler import Scheduler as DecodeCore
 from daemons.engine.step import (
+    NEWEST,
     Begin,
     End,
     Item,
@@ -54,7 +57,8 @@ class Engine:
     process: Process
     sequences: dict[RoomKey, Sequence] = field(default_factory=dict)
     kept: dict[RoomKey, list[list[int]]] = field(default_factory=dict)  # pages of marks
-    running: bool = False
+    newest: dict[RoomKey, tuple[int, int]] = field(default_factory=dict)  # its place, the token
+    running: int = 0  # forwards that wait, or are under way
     _waiting: deque[Run | Keep | Restore] = field(default_factory=deque)  # the first is under way
 
     def do(self, command: Begin | Run | End | Keep | Restore) -> None:
@@ -64,16 +68,24 @@ class Engine:
                 if sequence.key in self.sequences:
                     raise Violation(f"{self.process.me} begins {sequence.key} twice")
                 self.sequences[sequence.key] = sequence
+                if sequence.output:
+                    place = len(sequence.prompt) + len(sequence.output) - 1
+                    self.newest[sequence.key] = place, sequence.output[-1]
             case End(key):
                 if self.sequences.pop(key, None) is None:
                     raise Violation(f"{self.process.me} ends {key}, which has not begun")
                 self.kept.pop(key, None)
+                self.newest.pop(key, None)
             case Run(items):
-                if self.running:
-                    raise Violation(f"{self.process.me} runs two forwards at once")
-                self.running = True
+                ahead = self.process.core.config.engine.steps_ahead
+                if self.running > (ahead if isinstance(self.process.core, DecodeCore) else 0):
+                    raise Violation(f"{self.process.me} has {self.running + 1} forwards at once")
+                self.process.world.seen["steps ahead"] += self.running > 0
+                self.running += 1
                 for item in items:
-                    self._check(item, self.sequences.get(item.key))
+                    if item.key not in self.sequences:
+                        raise Violation(f"{self.process.me} runs {item.key}, which is not known")
+                    self._check_own(item.key, item.pages)
                 self._queue(command)
             case Keep() | Restore():
                 self._queue(command)
@@ -139,38 +151,53 @@ class Engine:
 
     def _forward(self, items: tuple[Item, ...]) -> None:
         process, world = self.process, self.process.world
-        sequences = {item.key: self.sequences.get(item.key) for item in items}
-        self.running = False
+        self.running -= 1
         plan, rng = world.plan, world.rng
         if world.faulty and plan.step_failure and rng.random() < plan.step_failure:
             process.deliver(StepFailed(tuple(item.key for item in items), "the forward broke"))
             return
         results = []
         for item in items:
-            self._check(item, sequences[item.key])
+            if item.tokens == (NEWEST,) and not self._may_go_on(item):
+                results.append(Result(item.key, error="its text has ended, or was broken off"))
+                continue
+            self._check(item, self.sequences.get(item.key))
             process.memory.write(item.key, item.pages, item.start, len(item.tokens))
             if world.faulty and plan.room_error and rng.random() < plan.room_error:
                 results.append(Result(item.key, error="this room broke"))
             else:
-                results.append(Result(item.key, self._token(item, sequences[item.key])))
+                results.append(self._result(item, self.sequences[item.key]))
         process.deliver(StepDone(tuple(results)))
 
-    def _token(self, item: Item, sequence: Sequence) -> TokenOut | None:
+    def _may_go_on(self, item: Item) -> bool:
+        """Say whether the room's newest token is the one that the item is meant to run."""
+        place, newest = self.newest.get(item.key, (-1, -1))
+        sequence = self.sequences[item.key]
+        return place == item.start and newest not in sequence.sampling.ending_token_ids
+
+    def _result(self, item: Item, sequence: Sequence) -> Result:
+        end, prompt = item.start + len(item.tokens), sequence.prompt
+        judged: tuple[TokenOut, ...] = ()
+        if sequence.sampling.prompt_logprobs is not None:
+            judged = tuple(TokenOut(id_) for id_ in prompt[item.start : end])
         if not item.samples:
-            return None
-        return TokenOut(token(item.key, item.start + len(item.tokens) - len(sequence.prompt)))
+            return Result(item.key, None, judged)
+        chosen = token(item.key, end - len(prompt))
+        self.newest[item.key] = end, chosen
+        return Result(item.key, TokenOut(chosen), judged)
 
     def _check(self, item: Item, sequence: Sequence | None) -> None:
         """A forward runs the right tokens and touches memory of its own room only."""
         process, key = self.process, item.key
         if sequence is None:
             raise Violation(f"{process.me} runs {key}, which the engine does not know")
+        tokens = item.tokens if item.tokens != (NEWEST,) else (self.newest[key][1],)
         end, prompt = item.start + len(item.tokens), len(sequence.prompt)
         right = tuple(
             sequence.prompt[at] if at < prompt else token(key, at - prompt)
             for at in range(item.start, end)
         )
-        if item.tokens != right or not item.tokens or item.samples is not (end >= prompt):
+        if tokens != right or not tokens or item.samples is not (end >= prompt):
             raise Violation(f"{process.me} runs wrong tokens for {key}: {item}")
         self._check_own(key, item.pages)
         if not process.memory.holds(key, item.pages, item.start):

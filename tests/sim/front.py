@@ -51,7 +51,7 @@ class Room:
     key: RoomKey
     submit: Submit
     must_succeed: bool
-    legs: tuple[Leg, Leg] = field(init=False)  # prefill, decode
+    legs: tuple[Leg, ...] = field(init=False)  # prefill, decode; or a decode alone
     stops_at: int = 0  # a stop string after so many tokens; 0: none
 
 
@@ -70,14 +70,17 @@ class Front:
             at_s = rng.random() * plan.span_s
             prefill = rng.choice(self.world.prefill_names)
             decode = rng.choice(self.world.decode_names)
+            if rng.random() < plan.local:
+                prefill = decode
             room = self.draw(prefill, decode, must_succeed=plan.calm)
             gap_s = rng.random() * rng.choice((0.0, 0.1, 1.0))
-            first, second = room.legs if rng.random() < 0.5 else room.legs[::-1]
+            first, *others = room.legs if rng.random() < 0.5 else room.legs[::-1]
             self.world.at(at_s, self._submit, first)
-            if rng.random() >= plan.one_leg:
-                self.world.at(at_s + gap_s, self._submit, second)
-            else:
-                second.end = "lost"
+            for second in others:
+                if rng.random() >= plan.one_leg:
+                    self.world.at(at_s + gap_s, self._submit, second)
+                else:
+                    second.end = "lost"
             if rng.random() < plan.cancel:
                 room.must_succeed = False
                 self._plan_cancel(room, at_s)
@@ -90,8 +93,8 @@ class Front:
         # Without a place for tombstones memory stays in quarantine for longer.
         sure = self.world.plan.max_tombs > 10
         at_s = self.world.now
-        for prefill in self.world.prefill_names:
-            for decode in self.world.decode_names:
+        for decode in self.world.decode_names:
+            for prefill in (*self.world.prefill_names, decode):
                 like = prefill not in self.world.unlike
                 room = self.draw(prefill, decode, must_succeed=sure and like)
                 for leg in room.legs:
@@ -116,7 +119,10 @@ class Front:
             length, most = rng.choice(((0, 2), (TOKENS_LIMIT * 4, 2)))
         ending = (token(key, rng.randint(0, most)),) if rng.random() < 0.4 else ()
         ignore = rng.random() < 0.2
-        sampling = Sampling(max_tokens=most, eos_token_ids=ending, ignore_eos=ignore)
+        judged = rng.choice((None, None, 0))
+        sampling = Sampling(
+            max_tokens=most, eos_token_ids=ending, ignore_eos=ignore, prompt_logprobs=judged
+        )
         prompt = tuple(rng.randint(0, 999) for _ in range(length))
         impatient = not must_succeed and rng.random() < plan.impatient
         timeout_s = rng.random() * 5 if impatient else PATIENCE_S
@@ -130,7 +136,7 @@ class Front:
             priority=rng.choice((0, 0, 0, 1, 100, -100)),
         )
         room = Room(key, submit, must_succeed)
-        room.legs = (Leg(prefill, room), Leg(decode, room))
+        room.legs = _legs(room, prefill, decode)
         room.stops_at = rng.randint(1, 6) if rng.random() < plan.finish else 0
         self.rooms[key] = room
         return room
@@ -148,6 +154,8 @@ class Front:
         leg = self._leg(process, key)
         if leg is None or leg.sealed or leg.end not in ("", "stopped"):
             raise Violation(f"{process.me} tells {output} of a leg that is over: {leg}")
+        if len(leg.room.legs) == 1 and not leg.tokens and output.tokens:
+            self._check_prompt(leg.room, output)
         leg.tokens += [out.id for out in output.tokens]
         if output.failure and (output.tokens or output.finish):
             raise Violation(f"{process.me} tells tokens with a failure: {output}")
@@ -202,7 +210,8 @@ class Front:
                     raise Violation(f"leg {leg.instance} of {room.key} never ended")
                 if room.must_succeed and leg.end not in ("done", "stopped"):
                     raise Violation(f"leg {leg.instance} of {room.key} {leg.end}: {leg.failure}")
-                if leg.end == "done" and leg.closings != 1:
+                died = leg.process is not None and not leg.process.alive  # maybe in a step ahead
+                if leg.end == "done" and leg.closings != 1 and not died:
                     raise Violation(f"leg {leg.instance} of {room.key}: {leg.closings} closings")
 
     def _leg(self, process: Process, key: RoomKey) -> Leg | None:
@@ -278,8 +287,8 @@ class Front:
         self.world.seen[f"legs {end}"] += 1
         if end not in ("failed", "lost"):
             return
-        twin = next(other for other in leg.room.legs if other is not leg)
-        if self.world.rng.random() < self.world.plan.twin:
+        twin = next((other for other in leg.room.legs if other is not leg), None)
+        if twin is not None and self.world.rng.random() < self.world.plan.twin:
             failure = Failure(Cause.LB_TWIN_FAILED, "lb", leg.instance, "the other leg failed")
             delay_s = self.world.rng.random() * 0.2
             self.world.after(delay_s, self._cancel, twin, failure)
@@ -293,16 +302,17 @@ class Front:
         if key in self.rooms or not self.world.faulty:
             return
         prefill, decode = rng.choice(self.world.prefill_names), rng.choice(self.world.decode_names)
+        prefill = decode if rng.random() < self.world.plan.local else prefill
         submit = msgspec.structs.replace(submit, attempt=key.attempt, prefill=prefill)
         again = Room(key, submit, must_succeed=False)
-        again.legs = (Leg(prefill, again), Leg(decode, again))
+        again.legs = _legs(again, prefill, decode)
         self.rooms[key] = again
         for leg in again.legs:
             self.world.after(rng.random() * 0.2, self._submit, leg)
 
     def _maybe_stop(self, leg: Leg) -> None:
         room = leg.room
-        if leg.end or leg is not room.legs[1] or not room.stops_at:
+        if leg.end or leg is not room.legs[-1] or not room.stops_at:
             return
         if len(leg.tokens) >= room.stops_at:
             leg.end = "stopped"
@@ -310,11 +320,25 @@ class Front:
             delay_s = self.world.rng.random() * 0.05
             self.world.after(delay_s, leg.process.deliver, Finished(room.key))
 
+    def _check_prompt(self, room: Room, output: Output) -> None:
+        """What was asked of a prompt that a decode computed comes with the first token."""
+        wanted = room.submit.sampling.prompt_logprobs is not None
+        right = room.submit.prompt if wanted else None
+        judged = output.prompt_logprobs
+        if (None if judged is None else tuple(out.id for out in judged)) != right:
+            raise Violation(f"{room.key} is told {judged} of its prompt, should be {right}")
+
     def _check_text(self, leg: Leg, *, whole: bool) -> None:
         room = leg.room
         right = text(room.key, room.submit.sampling)
-        if leg is room.legs[0]:
+        if leg is not room.legs[-1]:
             right = right[:1]
         told = right if whole else right[: len(leg.tokens)]
         if leg.tokens != told:
             raise Violation(f"{room.key} on {leg.instance}: {leg.tokens}, should be {right}")
+
+
+def _legs(room: Room, prefill: str, decode: str) -> tuple[Leg, ...]:
+    if prefill == decode:
+        return (Leg(decode, room),)
+    return Leg(prefill, room), Leg(decode, room)

@@ -58,6 +58,7 @@ def check_promises(core: DecodeCore) -> None:
     """What the rule of admission relies on holds after every step: see daemons.decode.budget."""
     offered = {request.key: len(request.pages) for request in core.transfer.rooms.values()}
     holders = [*core.transfer.rooms.values(), *core.prebuilt.rooms.values()]
+    holders += core.forward.rooms.values()
     holders += [*core.running.rooms.values(), *core.retracted.rooms.values()]
     counts = core.pages.counts()
     unmovable = counts[Owner.WRITER] + counts[Owner.QUARANTINED]
@@ -79,13 +80,13 @@ def _prefill(core: PrefillCore) -> Iterable[Holding]:
 
 def _decode(core: DecodeCore) -> Iterable[Holding]:
     for request in core.transfer.rooms.values():
-        yield request.key, Owner.WRITER, tuple(request.pages), request.row
+        yield request.key, Owner.WRITER, request.pages, request.row
     if core.kept_pages > core.retracted.host_pages:
         raise Violation(f"{core.kept_pages} pages kept, the host has {core.retracted.host_pages}")
     ours = (core.prebuilt.rooms, core.running.rooms, core.retracted.rooms, core.ending)
-    for stage in (core.prealloc.rooms, *ours):
+    for stage in (core.prealloc.rooms, core.forward.rooms, *ours):
         for request in stage.values():
-            yield request.key, Owner.REQUEST, tuple(request.pages), request.row
+            yield request.key, Owner.REQUEST, request.pages, request.row
     for key, held in core.quarantine.rooms.items():
         yield key, Owner.QUARANTINED, held.pages, held.row
 

@@ -85,16 +85,19 @@ class Plan:
     copy_failure: float  # of a copy to the host, or back
     long_texts: bool  # short prompts, long answers, all at once
     retractions: int  # moments at which all running rooms of a decode are told to leave
+    # without a prefill
+    local: float  # rooms whose decode computes the prompt
+    steps_ahead: int
 
     @property
     def gone_s(self) -> float:
         """How long after a cancel a room may last where nothing is wrong.
 
-        The word to the twin; messages to the peer and back; the step, and copies before it; what
+        The word to the twin; messages to the peer and back; steps, and copies before them; what
         is on the wire, for a write that has begun is not broken off.
         """
         pieces = -(-TOKENS_LIMIT // self.page_size) + 2
-        return 0.3 + 6 * self.delay_s + 8 * self.step_s + 2 * pieces * self.page_s
+        return 0.3 + 6 * self.delay_s + 12 * self.step_s + 2 * pieces * self.page_s
 
 
 def draw(seed: int) -> Plan:
@@ -175,6 +178,8 @@ def draw(seed: int) -> Plan:
         copy_failure=rate(0.1, 0.3),
         retractions=rng.choice((0, 0, 0, 1, 4)),
         long_texts=rng.random() < 0.25,
+        local=rng.choice((0.0, 0.0, 0.2, 0.5, 1.0)),
+        steps_ahead=rng.choice((0, 1, 1)),
     )
     if not plan.long_texts:
         return plan

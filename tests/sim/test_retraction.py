@@ -78,7 +78,7 @@ def a_room_runs_before_its_pages_are_back(patch: pytest.MonkeyPatch) -> None:
         resume(self)
         for key, request in list(self.retracted.rooms.items()):
             if not request.kept:
-                request.in_step = False
+                request.in_steps = 0
                 self.running.rooms[key] = self.retracted.rooms.pop(key)
                 self.recorder.enter(key, "running", "hastily", self._now)
 
@@ -90,7 +90,7 @@ def a_room_that_ends_while_it_is_copied_frees_its_pages_at_once(patch: pytest.Mo
 
     def hasty(self: DecodeCore, request: Any, failure: Any) -> None:
         if request.key in self.retracted.rooms:
-            request.in_step = False
+            request.in_steps = 0
         end(self, request, failure)
 
     patch.setattr(DecodeCore, "_end", hasty)

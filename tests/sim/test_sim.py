@@ -152,7 +152,7 @@ def pages_are_released_under_a_step(patch: pytest.MonkeyPatch) -> None:
     end = DecodeCore._end
 
     def hasty(self: DecodeCore, request: object, failure: object) -> None:
-        request.in_step = False  # type: ignore[attr-defined]
+        request.in_steps = 0  # type: ignore[attr-defined]
         end(self, request, failure)  # type: ignore[arg-type]
 
     patch.setattr(DecodeCore, "_end", hasty)
@@ -182,7 +182,8 @@ def a_batch_forgets_a_page(patch: pytest.MonkeyPatch) -> None:
         items = step(self, pages)  # type: ignore[arg-type]
         for request in self.rooms.values():
             if len(request.pages) > 2:
-                request.pages[0], request.pages[1] = request.pages[1], request.pages[0]
+                first, second, *others = request.pages
+                request.pages = (second, first, *others)
         return items  # type: ignore[return-value]
 
     patch.setattr(RunningBatch, "step", short)

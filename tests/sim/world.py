@@ -136,6 +136,7 @@ class World:
             batch_tokens=plan.batch_tokens,
             chunk_tokens=plan.chunk_tokens,
             batch_rooms=plan.batch_rooms,
+            steps_ahead=plan.steps_ahead,
         )
         if me.instance in self.prefill_names:
             memory = Memory(plan.page_size, plan.prefill_pages, plan.prefill_rows)

@@ -69,8 +69,8 @@ def prefill_core(*, pages: int = 8, engine: EngineConfig | None = None, **more: 
 
 
 def decode_core(*, pages: int = 8, **more: Any) -> DecodeCore:
-    """A decode with a small pool."""
-    engine = EngineConfig(page_size=PAGE_SIZE)
+    """A decode with a small pool and, where nothing else is said, one step after the other."""
+    engine = EngineConfig(page_size=PAGE_SIZE, steps_ahead=0)
     settings: dict[str, Any] = {"rows": 4, "engine": engine, "timers": TIMERS} | more
     return DecodeCore(D, DecodeConfig(**settings), buffers(D), pages)
 

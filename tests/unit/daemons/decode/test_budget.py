@@ -11,7 +11,7 @@ from tests.support.cores import key, submit
 def room(number: int, need: int, *, pages: int = 0, kept: int = 0, prompt: int = 1) -> Request:
     """A room of so many pages in the end, that has some already; prompts are counted in pages."""
     asked = submit(number, 4 * prompt)
-    return Request(asked, key(number), 0.0, 0.0, need, pages=[0] * pages, kept=kept)
+    return Request(asked, key(number), 0.0, 0.0, need, pages=(0,) * pages, kept=kept)
 
 
 def budget(
@@ -80,7 +80,7 @@ def test_an_admitted_room_counts_for_the_next_one() -> None:
     there = budget(10, 0)
     first = room(1, 6)
     assert there.fits(first)
-    first.pages = list(there.pages.take(first.key, 1, Owner.WRITER))
+    first.pages = there.pages.take(first.key, 1, Owner.WRITER)
     there.admitted(first)
     assert there.fits(room(2, 4))
     assert not there.fits(room(2, 5))

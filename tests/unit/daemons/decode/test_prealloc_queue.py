@@ -43,7 +43,7 @@ def admit(
 def test_a_room_gets_the_pages_of_its_prompt_and_a_row_as_its_writers() -> None:
     pages, rows = Ledger(9), Ledger(2, "row")
     (request,) = admit(queue(3), pages, rows)
-    assert (request.pages, request.row, request.peer) == ([0], 0, P)
+    assert (request.pages, request.row, request.peer) == ((0,), 0, P)
     assert pages.owner(0) == (Owner.WRITER, key(1))
     assert rows.owner(0) == (Owner.WRITER, key(1))
 

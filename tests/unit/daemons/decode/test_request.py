@@ -12,7 +12,7 @@ def request(**more: object) -> Request:
 
 def test_what_is_promised_is_what_was_not_taken_yet() -> None:
     assert request().promised == 4
-    assert request(pages=[1, 2, 3]).promised == 1
+    assert request(pages=(1, 2, 3)).promised == 1
 
 
 def test_the_newest_tokens_kv_goes_behind_all_before_it() -> None:

@@ -39,8 +39,8 @@ def test_nobody_overtakes_a_room_that_is_still_copied_out() -> None:
     queue = RetractedQueue(9)
     for request in (room(1, at_s=2.0), room(2, at_s=1.0)):
         queue.rooms[request.key] = request
-    queue.rooms[key(2)].in_step = True
-    queue.rooms[key(2)].pages = [4, 5]
+    queue.rooms[key(2)].in_steps = 1
+    queue.rooms[key(2)].pages = (4, 5)
     assert queue.next() is None
     assert (queue.coming, queue.returning) == (2, 0)
 
@@ -48,7 +48,7 @@ def test_nobody_overtakes_a_room_that_is_still_copied_out() -> None:
 def test_rooms_on_their_way_back_are_counted_and_not_taken_again() -> None:
     queue = RetractedQueue(9)
     back = room(1, kept=0)
-    back.pages, back.in_step = [1, 2], True
+    back.pages, back.in_steps = (1, 2), 1
     queue.rooms[back.key] = back
     assert queue.next() is None
     assert (queue.coming, queue.returning) == (0, 1)

@@ -29,18 +29,18 @@ def test_rooms_join_in_order_while_there_is_a_place() -> None:
 def test_a_step_takes_the_page_that_its_token_needs() -> None:
     batch, pages = RunningBatch(4, 9), Ledger(4)
     request = room(1, tokens=4)
-    request.pages = list(pages.take(key(1), 1, Owner.REQUEST))
+    request.pages = pages.take(key(1), 1, Owner.REQUEST)
     batch.rooms[key(1)] = request
     (item,) = batch.step(pages)
     assert (item.tokens, item.start, item.pages, item.samples) == ((7,), 4, (0, 1), True)
     assert pages.owner(1) == (Owner.REQUEST, key(1))
-    assert request.in_step
+    assert request.in_steps
 
 
 def test_a_step_takes_no_page_that_it_does_not_need() -> None:
     batch, pages = RunningBatch(4, 9), Ledger(4)
     request = room(1, tokens=4, output=(7, 8))
-    request.pages = list(pages.take(key(1), 2, Owner.REQUEST))
+    request.pages = pages.take(key(1), 2, Owner.REQUEST)
     batch.rooms[key(1)] = request
     (item,) = batch.step(pages)
     assert (item.tokens, item.start) == ((8,), 5)
@@ -57,18 +57,18 @@ def test_the_rooms_with_the_least_output_are_short_when_pages_are() -> None:
     batch, pages = RunningBatch(4, 9), Ledger(4)
     for number, output in ((1, (7,)), (2, (7, 8, 9, 7, 8)), (3, (7,))):
         request = room(number, tokens=4, output=output)
-        request.pages = list(pages.take(key(number), 1, Owner.REQUEST))
+        request.pages = pages.take(key(number), 1, Owner.REQUEST)
         batch.rooms[key(number)] = request
     assert [request.key for request in batch.short(pages)] == [key(1), key(3)]
     assert [item.key for item in batch.step(pages)] == [key(2)]
-    assert not batch.rooms[key(1)].in_step
+    assert not batch.rooms[key(1)].in_steps
     assert pages.free == 0
 
 
 def test_a_room_that_needs_no_page_steps_although_none_is_free() -> None:
     batch, pages = RunningBatch(4, 9), Ledger(1)
     request = room(1, tokens=2)
-    request.pages = list(pages.take(key(1), 1, Owner.REQUEST))
+    request.pages = pages.take(key(1), 1, Owner.REQUEST)
     batch.rooms[key(1)] = request
     assert batch.short(pages) == []
     assert len(batch.step(pages)) == 1

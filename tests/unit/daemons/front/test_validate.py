@@ -195,3 +195,44 @@ def test_a_priority_is_of_the_body_else_of_the_header_else_none() -> None:
             priority(wrong)
     with pytest.raises(Refusal, match="'-101'"):
         priority(priority=-101)
+
+
+LOCAL = msgspec.structs.replace(DECODE, local_prefill=True)
+
+
+def test_a_decode_prefills_by_itself_when_it_is_asked_to_and_may() -> None:
+    assert found(config=LOCAL, bootstrap_room=7, local_prefill=True) == [Place(RoomKey(7, 1), "d0")]
+    assert found(2, LOCAL, bootstrap_room=[7, 8], bootstrap_attempt=3, local_prefill=True) == [
+        Place(RoomKey(7, 3), "d0"),
+        Place(RoomKey(8, 3), "d0"),
+    ]
+    assert found(config=LOCAL, bootstrap_room=7) == [Place(RoomKey(7, 1), "")]
+
+
+def test_a_decode_draws_the_rooms_of_a_request_that_names_nobody() -> None:
+    one, other = found(2, LOCAL)
+    assert one.prefill == other.prefill == "d0"
+    assert one.key.room != other.key.room
+    assert found(config=LOCAL, local_prefill=True)[0].prefill == "d0"
+
+
+@pytest.mark.parametrize(
+    ("config", "body", "text"),
+    [
+        (DECODE, {"bootstrap_room": 7, "local_prefill": True}, "'d0' do not allow it"),
+        (DECODE, {}, "bootstrap_room is missing"),
+        (PREFILL, {"bootstrap_room": 7, "local_prefill": True}, "only a decode"),
+        (LOCAL, {"bootstrap_port": 8998}, "bootstrap_room is missing"),
+        (LOCAL, {"local_prefill": False}, "bootstrap_room is missing"),
+        (
+            LOCAL,
+            {"bootstrap_room": 7, "bootstrap_instance": "p0", "local_prefill": True},
+            "'p0'; this is 'd0'",
+        ),
+    ],
+)
+def test_what_is_not_a_prefill_of_its_own_is_refused(
+    config: FrontConfig, body: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(Refusal, match=text):
+        found(config=config, **body)
