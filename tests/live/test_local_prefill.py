@@ -143,4 +143,4 @@ def test_it_has_no_place_where_no_page_is_free_and_is_told_in_time(pair: Cluster
     arm(pair, "d0", "pages.shrink", amount=POOL_PAGES)
     arm(pair, "d0", "deadlines.scale", amount=0.05)
     status, answer = alone(pair, greedy(prompt_of(40), 4))
-    assert (status, answer["error"]["cause"]) == (503, "queue_timeout"), answer
+    assert (status, answer["error"]["cause"]) == (503, "queue.timeout"), answer

@@ -158,10 +158,13 @@ class Engine:
             return
         results = []
         for item in items:
+            if item.key not in self.sequences:
+                raise Violation(f"{process.me} has ended {item.key} while it is run")
+            self._check_own(item.key, item.pages)
             if item.tokens == (NEWEST,) and not self._may_go_on(item):
                 results.append(Result(item.key, error="its text has ended, or was broken off"))
                 continue
-            self._check(item, self.sequences.get(item.key))
+            self._check(item, self.sequences[item.key])
             process.memory.write(item.key, item.pages, item.start, len(item.tokens))
             if world.faulty and plan.room_error and rng.random() < plan.room_error:
                 results.append(Result(item.key, error="this room broke"))
@@ -186,11 +189,9 @@ class Engine:
         self.newest[item.key] = end, chosen
         return Result(item.key, TokenOut(chosen), judged)
 
-    def _check(self, item: Item, sequence: Sequence | None) -> None:
+    def _check(self, item: Item, sequence: Sequence) -> None:
         """A forward runs the right tokens and touches memory of its own room only."""
         process, key = self.process, item.key
-        if sequence is None:
-            raise Violation(f"{process.me} runs {key}, which the engine does not know")
         tokens = item.tokens if item.tokens != (NEWEST,) else (self.newest[key][1],)
         end, prompt = item.start + len(item.tokens), len(sequence.prompt)
         right = tuple(
@@ -199,7 +200,6 @@ class Engine:
         )
         if tokens != right or not tokens or item.samples is not (end >= prompt):
             raise Violation(f"{process.me} runs wrong tokens for {key}: {item}")
-        self._check_own(key, item.pages)
         if not process.memory.holds(key, item.pages, item.start):
             raise Violation(f"{process.me} reads KV that is not {key}'s own: {item}")
 

@@ -55,6 +55,7 @@ def test_a_status_has_the_pools_of_the_core_and_what_the_mailbox_dropped() -> No
     assert body["rooms"] == {
         "prealloc": 0,
         "transfer": 0,
+        "forward": 0,
         "prebuilt": 0,
         "running": 0,
         "retracted": 0,
