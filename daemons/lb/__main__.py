@@ -8,6 +8,7 @@ import secrets
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random
 
 import aiohttp
 
@@ -18,6 +19,7 @@ from daemons.lb.app import OPEN_TO_CLIENTS, app_of
 from daemons.lb.config import LbConfig
 from daemons.lb.fleet import Fleet
 from daemons.lb.gate import Gate
+from daemons.lb.pairing import pairing_of
 from daemons.lb.policies import POLICIES
 from daemons.lb.rooms import Rooms
 from daemons.lb.service import Service
@@ -37,8 +39,9 @@ KEEPALIVE_S = 30.0  # an idle connection to a worker
 def settings(file: ClusterFile) -> LbConfig:
     """Return the balancer's settings; raises OperatorError."""
     config = read_settings(file.cluster, LB_NAME, LbConfig)
-    if config.policy not in POLICIES:
-        raise OperatorError(f"lb: no policy {config.policy}", f"there are: {', '.join(POLICIES)}")
+    for policy in (config.prefill_policy, config.decode_policy):
+        if policy not in POLICIES:
+            raise OperatorError(f"lb: no policy {policy}", f"there are: {', '.join(POLICIES)}")
     return config
 
 
@@ -80,7 +83,10 @@ class Running:
             ),
             asyncio.create_task(
                 keep_hearing(
-                    service.fleet, service.credits, service.session, lambda: service.credentials
+                    service.fleet,
+                    service.pairing.credits,
+                    service.session,
+                    lambda: service.credentials,
                 ),
                 name="credits",
             ),
@@ -134,7 +140,9 @@ async def _serve(
     site = await run_site(app_of(service), bind, config.port, program.socket_of_unit())
     tell_exposure(bind, key)
     running = Running(config, service, site, book, config.advertise or address)
-    beside = running.start(at_listed(config.workers, session) if config.workers else through(book))
+    beside = running.start(
+        at_listed(config.static_workers, session) if config.static_workers else through(book)
+    )
     service.log.info("daemon.ready", bind=site.host, port=site.port)
     systemd.notify("READY=1")
     try:
@@ -152,10 +160,11 @@ async def _serve(
 
 
 def _service(config: LbConfig, session: aiohttp.ClientSession, meeting: tuple[str, int]) -> Service:
+    fleet = Fleet(config.stale_s)
     return Service(
         config=config,
-        fleet=Fleet(config.stale_s),
-        policy=POLICIES[config.policy](),
+        fleet=fleet,
+        pairing=pairing_of(config, fleet, Random(secrets.randbits(64))),
         gate=Gate(config.queue, config.queue_s),
         rooms=Rooms(secrets.randbits),
         recorder=Recorder(LB_NAME, Role.LB.value, STEPS),

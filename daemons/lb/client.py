@@ -8,11 +8,12 @@ from aiohttp import web
 
 from daemons.lb.dispatch import ClientGone
 from daemons.lb.leg import Answer, LegFailed, error_event
-from daemons.lb.stories import ATTEMPT, Telling
+from daemons.lb.stories import Telling
 from daemons.protocol.ids import room_hex
 from daemons.runtime.http import Refusal
 
 ROOM_HEADER = "X-PD-Room"  # hexadecimal, comma-separated, in the order of the items
+ATTEMPT_HEADER = "X-PD-Attempt"  # which try it was, from the second on
 DONE_EVENT = b"data: [DONE]\n\n"
 
 
@@ -21,14 +22,16 @@ class Client:
     """Answers one request, once; every verb that sends raises ClientGone."""
 
     request: web.Request
-    telling: Telling
+    telling: Telling = field(init=False)  # of the try that the client gets to see
     response: web.StreamResponse = field(default_factory=web.StreamResponse)
     has_all: bool = False  # the closing event is out: what the client does now is its own affair
 
     @property
     def room_header(self) -> dict[str, str]:
         """Return the header that names the rooms, for ``pdctl trace room``."""
-        return {ROOM_HEADER: ",".join(room_hex(room) for room in self.telling.rooms)}
+        rooms = {ROOM_HEADER: ",".join(room_hex(room) for room in self.telling.rooms)}
+        attempt = self.telling.attempt
+        return rooms if attempt == 1 else {**rooms, ATTEMPT_HEADER: str(attempt)}
 
     async def begin(self) -> None:
         """Send the head of a stream."""
@@ -59,7 +62,9 @@ class Client:
     async def refuse(self, failed: LegFailed) -> web.StreamResponse:
         """Tell a failure as an answer of its own, or as the last event where the head is out."""
         said = failed.said
-        refusal = Refusal.of(failed.failure, room=self.telling.rooms[0], attempt=ATTEMPT)
+        refusal = Refusal.of(
+            failed.failure, room=self.telling.rooms[0], attempt=self.telling.attempt
+        )
         if self.response.prepared:
             await self.send(error_event(said, refusal))
             return await self._end()

@@ -18,6 +18,9 @@ class StaticWorker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     role: Literal["prefill", "decode"]  # which leg it serves
     address: str  # where its HTTP face is reached
     port: Port  # of its HTTP face
+    bootstrap_port: Annotated[int, msgspec.Meta(ge=0, lt=65536)] = (
+        0  # of a prefill that is no pd-prefill: where decodes meet it; 0: our phone book
+    )
 
 
 class LbConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -27,8 +30,21 @@ class LbConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     bind: str = ""  # address to listen on; "": the host's address
     port: Annotated[int, msgspec.Meta(ge=0, lt=65536)] = 8000
     advertise: str = ""  # address told to others; "": the host's address
-    policy: str = "least_rooms"  # a name in lb/policies
-    workers: tuple[StaticWorker, ...] = ()  # instead of asking the phone book
+    prefill_policy: str = "least_rooms"  # a name in lb/policies
+    decode_policy: str = "credits"  # a name in lb/policies
+    static_workers: tuple[StaticWorker, ...] = ()  # instead of asking the phone book
+    first_token: Literal["prefill", "decode"] = "prefill"  # whose first token a stream begins with
+    local_prefill: Literal["never", "when_alone", "threshold"] = "never"  # decode computes prompts
+    local_prefill_tokens: Annotated[int, msgspec.Meta(ge=0)] = 64  # below it, with threshold
+    attempts: Annotated[int, msgspec.Meta(ge=1, le=10)] = 3  # tries of one request, the first too
+    retry_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.2  # retries per request
+    retry_reserve: Annotated[float, msgspec.Meta(ge=0)] = 20.0  # retries saved up at most
+    retry_wait_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 5.0  # for a pair to retry on
+    breaker_failures: Annotated[int, msgspec.Meta(ge=1)] = 5  # in a row: then a worker rests
+    breaker_rest_s: Seconds = 5.0  # the first time; longer after each failed try
+    client_rooms: Annotated[int, msgspec.Meta(ge=0)] = 0  # open at once of one client; 0: any
+    client_rate: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # requests/s of one client; 0: any
+    client_burst: Annotated[int, msgspec.Meta(ge=1)] = 20  # requests of a client beyond its rate
     poll_s: Annotated[float, msgspec.Meta(ge=0.1, le=60)] = 1.0  # how often the fleet is looked at
     stale_s: Seconds = 300.0  # a silent phone book's last word is believed for so long
     total_s: Seconds = 600.0  # a request that names no time of its own

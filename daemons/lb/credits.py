@@ -38,8 +38,13 @@ class Credits:
 
     def lacks(self, life: Life, tokens: int, now_s: float) -> bool:
         """Say whether a decode is known to have less; of what it said long ago nothing is known."""
+        free = self.free(life, now_s)
+        return free is not None and free < tokens
+
+    def free(self, life: Life, now_s: float) -> int | None:
+        """Return the tokens that a decode can still promise, None when that is not known."""
         heard = self.heard.get(life)
-        return heard is not None and now_s - heard.at_s < FRESH_S and heard.tokens < tokens
+        return None if heard is None or now_s - heard.at_s >= FRESH_S else heard.tokens
 
     def keep(self, lives: set[Life]) -> None:
         """Forget all other lives."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from daemons.lb import merge
+from daemons.lb.fleet import Worker
 from daemons.lb.leg import EVENT_END, Answer, Leg, LegFailed
 from daemons.lb.order import Order
 from daemons.protocol.causes import Cause, Failure
@@ -74,7 +75,7 @@ class Exchange:
     """The two legs of one order."""
 
     order: Order
-    prefill: Leg
+    prefill: Leg | None  # None: decode computes the prompt by itself
     decode: Leg
     downstream: Downstream
     total_s: float
@@ -83,6 +84,7 @@ class Exchange:
     began: bool = False  # the client has our head
     gathered: merge.Gathered = field(default_factory=merge.Gathered)
     patch: merge.Patch | None = None
+    culprit: Worker | None = None  # whose leg told of the failure, or broke
 
     async def run(self) -> Answer:
         """Return decode's answer (empty when it went out as events).
@@ -91,6 +93,8 @@ class Exchange:
             LegFailed: the first cause.
             ClientGone: nobody reads it.
         """
+        if self.prefill is None:
+            return await self._alone(self.decode)
         prefill = asyncio.create_task(self.prefill.run(self._gather), name="leg.prefill")
         prefill.add_done_callback(self.prefill_ended)
         decode = asyncio.create_task(self._answer(prefill), name="leg.decode")
@@ -105,6 +109,17 @@ class Exchange:
         if not prefill.done():
             self.linger(prefill)
         return decode.result()
+
+    async def _alone(self, decode: Leg) -> Answer:
+        """Run the only leg."""
+        try:
+            async with asyncio.timeout(self.total_s):
+                return await decode.run(self._pass_on)
+        except TimeoutError:
+            raise LegFailed(self._too_late()) from None
+        except LegFailed:
+            self.culprit = decode.worker
+            raise
 
     async def _settle(self, prefill: Task, decode: Task) -> None:
         """Return when decode has ended well; raise the first cause otherwise."""
@@ -121,7 +136,23 @@ class Exchange:
                 await asyncio.wait({decode})
                 if _failure(decode) is None:
                     return
-        raise _first_cause(_failure(decode), _failure(prefill))
+        raise self._first_cause(_failure(decode), _failure(prefill))
+
+    def _first_cause(self, *failures: BaseException | None) -> BaseException:
+        """Return what explains most, of decode and prefill: a worker's first-hand word first."""
+        legs = (self.decode, self.prefill)
+        known = [
+            (failure, leg) for failure, leg in zip(failures, legs, strict=True) if failure and leg
+        ]
+        cause, leg = min(known, key=lambda one: _remoteness(one[0]))
+        self.culprit = leg.worker
+        return cause
+
+    async def _pass_on(self, events: list[bytes]) -> None:
+        if not self.began:
+            await self.downstream.begin()
+            self.began = True
+        await self.downstream.send(EVENT_END.join(events) + EVENT_END)
 
     async def _answer(self, prefill: Task) -> Answer:
         """Run decode's leg, with prefill's lists in its answer where they were asked for."""
@@ -131,10 +162,7 @@ class Exchange:
                 if self.patch is None:
                     self.patch = merge.Patch(await self._lists(prefill))
                 events = [self.patch.apply(event) for event in events]
-            if not self.began:
-                await self.downstream.begin()
-                self.began = True
-            await self.downstream.send(EVENT_END.join(events) + EVENT_END)
+            await self._pass_on(events)
 
         answer = await self.decode.run(send)
         if answer.body and self.order.wants_prompt_logprobs:
@@ -176,12 +204,6 @@ def _explains(failure: BaseException | None) -> bool:
     if not isinstance(failure, LegFailed) or failure.refused:
         return True
     return _remoteness(failure) == 1
-
-
-def _first_cause(*failures: BaseException | None) -> BaseException:
-    """Return the failure that explains most: a worker's own first-hand word before the rest."""
-    known = [failure for failure in failures if failure is not None]
-    return min(known, key=_remoteness)
 
 
 def _remoteness(failure: BaseException) -> int:

@@ -65,17 +65,48 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A prefill and a decode that may serve a room together."""
+    """A prefill and a decode that may serve a room together, or a decode that does both."""
 
-    prefill: Worker
+    prefill: Worker | None  # None: decode computes the prompt by itself
     decode: Worker
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """Return who has a leg."""
+        return (self.decode,) if self.prefill is None else (self.prefill, self.decode)
+
+    def __str__(self) -> str:
+        alone = self.prefill is None
+        return f"{self.decode.name} alone" if alone else " -> ".join(w.name for w in self.workers)
 
 
 class Pick(NamedTuple):
-    """What a policy chose, and why, in words for the room's story."""
+    """What the policies chose, and why, in words for the room's story."""
 
     pair: Pair
     because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is known of a request when its pair is chosen."""
+
+    rooms: int = 0
+    tokens: int = 0  # of all prompts and texts, estimated
+    prompt_tokens: int = 0  # of the prompts alone
+    prompt: bytes = b""  # text or token ids as they came; only compared
+    session: str = ""  # what keeps requests together, "" when nothing does
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One worker that may be chosen, and the load that we know of."""
+
+    worker: Worker
+    rooms: int = 0  # in flight
+    tokens: int = 0  # of those rooms, estimated
+    free_tokens: int | None = None  # that it can still promise; None: not known
+    rate: float = 0.0  # measured bytes/s between it and its partner; 0: not known
 
 
 @dataclass(slots=True)
@@ -86,6 +117,7 @@ class Fleet:
     seen_s: float | None = None  # when the last view came; None: never
     workers: dict[str, Worker] = field(default_factory=dict)
     rooms: Counter[Life] = field(default_factory=Counter)
+    tokens: Counter[Life] = field(default_factory=Counter)  # of those rooms, estimated
     _pairs: list[Pair] | None = None
 
     def see(self, infos: Iterable[InstanceInfo], now_s: float) -> list[tuple[str, str]]:
@@ -139,16 +171,29 @@ class Fleet:
         ]
         return "; ".join(reasons[:4])
 
-    def take(self, pair: Pair, rooms: int) -> None:
-        """Count rooms on both workers of a pair."""
-        for worker in (pair.prefill, pair.decode):
-            self.rooms[worker.life] += rooms
+    def lone_decodes(self, now_s: float) -> Sequence[Worker]:
+        """Return the decodes that may serve without a prefill, in name order."""
+        if self._is_stale(now_s):
+            return ()
+        return [worker for worker in self._of(Role.DECODE) if worker.is_pickable]
 
-    def give_back(self, worker: Worker, rooms: int) -> None:
+    def has_pickable(self, role: Role) -> bool:
+        """Say whether any worker of a role may get new rooms."""
+        return any(worker.is_pickable for worker in self._of(role))
+
+    def take(self, pair: Pair, rooms: int, tokens: int = 0) -> None:
+        """Count rooms on the workers of a pair."""
+        for worker in pair.workers:
+            self.rooms[worker.life] += rooms
+            self.tokens[worker.life] += tokens
+
+    def give_back(self, worker: Worker, rooms: int, tokens: int = 0) -> None:
         """Count rooms off; a life without rooms leaves no trace."""
         self.rooms[worker.life] -= rooms
+        self.tokens[worker.life] -= tokens
         if self.rooms[worker.life] <= 0:
             del self.rooms[worker.life]
+            del self.tokens[worker.life]
 
     def strike(self, worker: Worker) -> None:
         """Take a worker out of the picking; another life of the same name stays."""

@@ -34,6 +34,14 @@ class Metrics:
             "pd_lb_request_seconds", "Until the answer ended", buckets=BUCKETS_S,
             registry=self.registry,
         )  # fmt: skip
+        self._first_tokens = Histogram(
+            "pd_lb_first_token_seconds", "Until a leg's first event, of the last try", ["leg"],
+            buckets=BUCKETS_S, registry=self.registry,
+        )  # fmt: skip
+        self._retries = Counter(
+            "pd_lb_retries", "Tries that were made again, by cause", ["cause"],
+            registry=self.registry,
+        )  # fmt: skip
         self._rooms = Gauge("pd_lb_rooms", "Open rooms", ["stage"], registry=self.registry)
         self._loads = Gauge(
             "pd_lb_worker_rooms", "Rooms in flight", ["worker"], registry=self.registry
@@ -44,6 +52,7 @@ class Metrics:
         self._pairs = Gauge("pd_lb_pairs", "Pairs that may serve", registry=self.registry)
         self.served = 0
         self.failed = 0
+        self.retries = 0
 
     def ended(
         self,
@@ -63,6 +72,15 @@ class Metrics:
         if failure is not None:
             self.failed += 1
             self._failures.labels(failure.cause.value).inc()
+
+    def first_token(self, leg: str, seconds: float) -> None:
+        """Take the time until the first event of a leg."""
+        self._first_tokens.labels(leg).observe(seconds)
+
+    def retried(self, failure: Failure) -> None:
+        """Count a try that is made again."""
+        self.retries += 1
+        self._retries.labels(failure.cause.value).inc()
 
     def turned_away(self, failure: Failure) -> None:
         """Count a request that never got a pair."""

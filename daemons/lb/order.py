@@ -19,7 +19,9 @@ CHAT = "/v1/chat/completions"
 DEFAULT_TOKENS = 128  # of a text whose length nobody asked for
 PROMPTS = {"text": 4, "prompt": 4, "messages": 4, "input_ids": 5}  # bytes of JSON per token
 
-OURS = "bootstrap_"
+OURS = ("bootstrap_", "local_prefill")  # beginnings of names that clients may not use
+SESSION_FIELDS = ("session_id", "user")  # of a body that keeps its requests together
+SESSION_CHARACTERS = 256
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -37,6 +39,7 @@ class Order:
     items: int | None  # prompts of a batch; None: a single prompt
     stream: bool
     tokens: int  # of all prompts and texts; an estimate, for only the tokenizer knows
+    prompt_tokens: int  # of the prompts alone
     wants_prompt_logprobs: bool  # of /generate: prefill's list goes into decode's answer
 
     @property
@@ -44,9 +47,28 @@ class Order:
         """How many rooms it needs."""
         return 1 if self.items is None else self.items
 
-    def body(self, rooms: Sequence[int], host: str, port: int, prefill: str) -> bytes:
-        """Return the bytes for both legs: the client's fields, and where the legs meet."""
-        meeting: dict[str, object] = {"bootstrap_instance": prefill}
+    @property
+    def prompt(self) -> bytes:
+        """Return the prompt as it came, for comparing only."""
+        name = next((name for name in PROMPTS if name in self.fields), None)
+        return b"" if name is None else bytes(self.fields[name])
+
+    @property
+    def session(self) -> str:
+        """Return what the body says that requests belong together by, "" when it does not."""
+        for name in SESSION_FIELDS:
+            if isinstance(said := _value(self.fields, name), str) and said:
+                return said[:SESSION_CHARACTERS]
+        return ""
+
+    def body(
+        self, rooms: Sequence[int], host: str, port: int, prefill: str, attempt: int = 1
+    ) -> bytes:
+        """Return the bytes for both legs: the client's fields, and where the legs meet.
+
+        ``prefill`` is "" for workers that know each other by host and port alone.
+        """
+        meeting: dict[str, object] = {"bootstrap_instance": prefill} if prefill else {}
         if self.items is None:
             meeting |= {
                 "bootstrap_host": host,
@@ -59,6 +81,16 @@ class Order:
                 "bootstrap_port": [port] * self.items,
                 "bootstrap_room": list(rooms),
             }
+        return self._with(meeting, attempt)
+
+    def alone_body(self, rooms: Sequence[int], attempt: int = 1) -> bytes:
+        """Return the bytes for a decode that computes the prompt by itself."""
+        room = rooms[0] if self.items is None else list(rooms)
+        return self._with({"bootstrap_room": room, "local_prefill": True}, attempt)
+
+    def _with(self, meeting: dict[str, object], attempt: int) -> bytes:
+        if attempt > 1:
+            meeting["bootstrap_attempt"] = attempt
         theirs = {name: value for name, value in self.fields.items() if not name.startswith(OURS)}
         return msgspec.json.encode(theirs | meeting)
 
@@ -73,30 +105,33 @@ def read_order(path: str, raw: bytes, max_items: int) -> Order:
         fields = _fields.decode(raw)
         items = _items(path, fields)
         stream = _value(fields, "stream") is True
-        tokens = _tokens(fields, items or 1)
+        prompt_tokens = _prompt_tokens(fields)
+        tokens = prompt_tokens + _most_tokens(fields) * (items or 1)
         wanted = _value(fields, "return_logprob") if path == GENERATE else False
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadOrder(f"body: {error}") from error
     if items is not None and not 1 <= items <= max_items:
         raise BadOrder(f"{items} prompts in one request, 1 to {max_items} are served")
     wants = any(wanted) if isinstance(wanted, list) else bool(wanted)
-    return Order(path, fields, items, stream, tokens, wants)
+    return Order(path, fields, items, stream, tokens, prompt_tokens, wants)
 
 
-def _tokens(fields: Mapping[str, msgspec.Raw], rooms: int) -> int:
+def _most_tokens(fields: Mapping[str, msgspec.Raw]) -> int:
     wishes = _value(fields, "sampling_params")
     asked = [
         _value(fields, "max_completion_tokens"),
         _value(fields, "max_tokens"),
         wishes.get("max_new_tokens") if isinstance(wishes, dict) else None,
     ]
-    most = next((one for one in asked if isinstance(one, int)), DEFAULT_TOKENS)
-    prompts = [
+    return next((one for one in asked if isinstance(one, int)), DEFAULT_TOKENS)
+
+
+def _prompt_tokens(fields: Mapping[str, msgspec.Raw]) -> int:
+    return sum(
         len(memoryview(fields[name])) // bytes_per_token
         for name, bytes_per_token in PROMPTS.items()
         if name in fields
-    ]
-    return sum(prompts) + most * rooms
+    )
 
 
 def _items(path: str, fields: Mapping[str, msgspec.Raw]) -> int | None:

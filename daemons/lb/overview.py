@@ -35,7 +35,7 @@ class Overview:
         """Say whether a request would be served now."""
         pairs = self.service.fleet.pairs(time.monotonic())
         if self.service.state is not State.READY or not pairs:
-            self.service.pick()  # raises the refusal that a client would get
+            self.service.pick()  # raises the refusal that a client would get, if there is one
         return json_response({"status": "ok", "pairs": len(pairs)})
 
     async def metrics(self, _: web.Request) -> web.Response:
@@ -67,6 +67,7 @@ class Overview:
                 counters={
                     "requests": self.service.metrics.served,
                     "failures": self.service.metrics.failed,
+                    "retries": self.service.metrics.retries,
                 },
             )
         )
@@ -75,11 +76,16 @@ class Overview:
         """Answer the view of the fleet in full."""
         now_s = time.monotonic()
         fleet = self.service.fleet
+        breakers = self.service.pairing.breakers
         return json_response(
             {
                 "seen_s_ago": None if fleet.seen_s is None else now_s - fleet.seen_s,
-                "policy": self.service.config.policy,
-                "pairs": [[pair.prefill.name, pair.decode.name] for pair in fleet.pairs(now_s)],
+                "policies": {
+                    "prefill": self.service.config.prefill_policy,
+                    "decode": self.service.config.decode_policy,
+                },
+                "local_prefill": self.service.config.local_prefill,
+                "pairs": [[worker.name for worker in pair.workers] for pair in fleet.pairs(now_s)],
                 "reason": "" if fleet.pairs(now_s) else fleet.why_no_pair(now_s),
                 "workers": [
                     {
@@ -88,6 +94,7 @@ class Overview:
                         "epoch": worker.epoch,
                         "state": worker.state.value,
                         "struck": worker.struck,
+                        "breaker": breakers.circuit(worker.life, now_s).value,
                         "url": url_of(worker.host, worker.port),
                         "rooms": fleet.rooms.get(worker.life, 0),
                     }

@@ -17,7 +17,7 @@ from daemons.lb.app import app_of
 from daemons.lb.config import LbConfig
 from daemons.lb.fleet import Fleet, Worker
 from daemons.lb.gate import Gate
-from daemons.lb.policies import POLICIES
+from daemons.lb.pairing import pairing_of
 from daemons.lb.rooms import Rooms
 from daemons.lb.service import Service
 from daemons.lb.stories import STEPS
@@ -235,10 +235,11 @@ async def balancer(http: aiohttp.ClientSession) -> AsyncIterator[MakeBalancer]:
 
         async def make(*workers: FakeWorker, **settings: Any) -> Balancer:
             config = LbConfig(**settings)
+            fleet = Fleet(config.stale_s)
             service = Service(
                 config=config,
-                fleet=Fleet(config.stale_s),
-                policy=POLICIES[config.policy](),
+                fleet=fleet,
+                pairing=pairing_of(config, fleet, random.Random(7)),
                 gate=Gate(config.queue, config.queue_s),
                 rooms=Rooms(random.Random(7).getrandbits),
                 recorder=Recorder("lb", "lb", STEPS),

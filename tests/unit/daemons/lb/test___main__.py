@@ -106,7 +106,7 @@ async def test_it_finds_workers_serves_and_drains_on_sigterm(
 
 @pytest.mark.parametrize(
     ("section", "what"),
-    [("{policy: best}", "no policy best"), ("{prot: 1}", "unknown field `prot`")],
+    [("{decode_policy: best}", "no policy best"), ("{prot: 1}", "unknown field `prot`")],
 )
 def test_a_wrong_setting_exits_with_78_and_a_hint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], section: str, what: str

@@ -12,8 +12,8 @@ def test_an_empty_section_is_the_default() -> None:
 
 def test_workers_can_be_listed_by_hand() -> None:
     listed = {"instance": "p0", "role": "prefill", "address": "10.0.0.1", "port": 80}
-    config = read_settings(Cluster(name="c", lb={"workers": [listed]}), "lb", LbConfig)
-    assert config.workers == (
+    config = read_settings(Cluster(name="c", lb={"static_workers": [listed]}), "lb", LbConfig)
+    assert config.static_workers == (
         StaticWorker(instance="p0", role="prefill", address="10.0.0.1", port=80),
     )
 
@@ -23,8 +23,8 @@ def test_workers_can_be_listed_by_hand() -> None:
     [
         {"polcy": "x"},
         {"poll_s": 0},
-        {"workers": [{"instance": "lb", "role": "lb", "address": "a", "port": 1}]},
-        {"workers": [{"instance": "p0", "role": "prefill", "address": "a", "port": 0}]},
+        {"static_workers": [{"instance": "lb", "role": "lb", "address": "a", "port": 1}]},
+        {"static_workers": [{"instance": "p0", "role": "prefill", "address": "a", "port": 0}]},
     ],
 )
 def test_a_wrong_setting_is_the_operators_error(section: dict[str, object]) -> None:

@@ -170,7 +170,7 @@ async def test_a_killed_decode_is_told_with_room_stage_peer_and_cause(
 ) -> None:
     monkeypatch.setattr(dispatch, "EXPLAIN_S", 0.01)
     p0, d0 = await fake("p0", waits()), await fake("d0", breaks())
-    lb = await balancer(p0, d0)
+    lb = await balancer(p0, d0, attempts=1)
     async with lb.post("/generate", {"text": "a"}) as response:
         status, answer = await read(response)
     error = answer["error"]
@@ -181,7 +181,7 @@ async def test_a_killed_decode_is_told_with_room_stage_peer_and_cause(
     async with lb.get(f"/rooms/{room_hex(error['room'])}") as response:
         (story,) = (await response.json())["stories"]
     assert story["failure"]["cause"] == "lb.worker_gone"
-    assert story["facts"]["why"].startswith("least rooms")
+    assert story["facts"]["why"] == "p0 least rooms: 0; d0 fewest rooms: 0"
     await idle(lb)
 
 
@@ -220,7 +220,7 @@ async def test_a_worker_that_refuses_connections_is_out_until_the_fleet_hears_of
     balancer: MakeBalancer, fake: MakeWorker, p0: FakeWorker, d0: FakeWorker
 ) -> None:
     d1 = await fake("d1", whole({"text": "other"}))
-    lb = await balancer(p0, d0, d1, policy="round_robin")
+    lb = await balancer(p0, d0, d1, decode_policy="round_robin", attempts=1)
     gone = d0.info()
     await d0.stop()
     async with lb.post("/generate", {"text": "a"}) as response:
@@ -241,7 +241,7 @@ async def test_a_worker_that_says_that_it_is_leaving_gets_no_more_requests(
 ) -> None:
     d0.reply = explained(cause, 503, peer="d0", stage="intake")
     d1 = await fake("d1", whole({"text": "other"}))
-    lb = await balancer(p0, d0, d1, policy="round_robin")
+    lb = await balancer(p0, d0, d1, decode_policy="round_robin", attempts=1)
     async with lb.post("/generate", {"text": "a"}) as response:
         status, answer = await read(response)
     assert (status, answer["error"]["cause"]) == (503, cause)
@@ -256,7 +256,7 @@ async def test_a_worker_that_tells_of_anothers_leaving_stays(
     balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker
 ) -> None:
     d0.reply = explained("instance.stopping", 503, peer="p9")
-    lb = await balancer(p0, d0)
+    lb = await balancer(p0, d0, attempts=1)
     for _ in range(3):
         async with lb.post("/generate", {"text": "a"}) as response:
             assert (await read(response))[0] == 503
@@ -507,7 +507,7 @@ async def test_a_decode_that_is_known_to_lack_memory_is_picked_only_when_all_do(
 ) -> None:
     d1 = await fake("d1", whole({"text": "decode"}))
     lb = await balancer(p0, d0, d1)
-    credits, now_s = lb.service.credits, time.monotonic()
+    credits, now_s = lb.service.pairing.credits, time.monotonic()
     credits.hear(("d0", 1), 0, now_s)
     credits.hear(("d1", 1), 10_000, now_s)
     for _ in range(3):

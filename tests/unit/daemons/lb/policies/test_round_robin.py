@@ -1,33 +1,10 @@
-from daemons.lb.fleet import Pair, Worker
+from daemons.lb.fleet import Wish
 from daemons.lb.policies.round_robin import RoundRobin
-from daemons.protocol.topology import Role, State
+
+from .conftest import Make
 
 
-def pair(prefill: str, decode: str) -> Pair:
-    return Pair(
-        Worker(prefill, Role.PREFILL, 1, State.READY, "h", 1),
-        Worker(decode, Role.DECODE, 1, State.READY, "h", 1),
-    )
-
-
-FOUR = [pair("p0", "d0"), pair("p0", "d1"), pair("p1", "d0"), pair("p1", "d1")]
-
-
-def test_prefills_and_decodes_take_turns() -> None:
+def test_workers_take_turns_whatever_their_load(one: Make) -> None:
     policy = RoundRobin()
-    picks = [policy.pick(FOUR, {}).pair for _ in range(4)]
-    assert [p.prefill.name for p in picks] == ["p0", "p1", "p0", "p1"]
-    assert [p.decode.name for p in picks] == ["d0", "d1", "d0", "d1"]
-
-
-def test_a_newcomer_is_next() -> None:
-    policy = RoundRobin()
-    policy.pick([pair("p1", "d0")], {})
-    assert policy.pick([pair("p0", "d0"), pair("p1", "d0")], {}).pair.prefill.name == "p0"
-
-
-def test_names_that_are_long_gone_are_forgotten() -> None:
-    policy = RoundRobin()
-    for n in range(1000):
-        policy.pick([pair(f"p{n}", f"d{n}")], {})
-    assert len(policy._last) <= 8
+    two = [one("a", rooms=9), one("b")]
+    assert [policy.pick(two, Wish()).worker.name for _ in range(4)] == ["a", "b", "a", "b"]

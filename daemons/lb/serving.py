@@ -1,0 +1,301 @@
+"""One request, try by try: admitted, paired, dispatched, and once more where that is sensible.
+
+- A try that fails with nothing sent to the client is made again in new rooms, with the next
+  attempt, on another pair where there is one: as often as ``attempts``, the budget and the time
+  allow.
+- Only the worker that is to blame for a failure is blamed, and a client never makes one so.
+- However a try ends, load, rooms and places are as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from daemons.lb.config import LbConfig
+from daemons.lb.dispatch import Downstream, Exchange, Lingering, Task
+from daemons.lb.fleet import Fleet, Life, Pair, Pick, Wish, Worker
+from daemons.lb.gate import Gate, QueueIsFull, WaitedTooLong
+from daemons.lb.leg import Answer, Leg, LegFailed
+from daemons.lb.metrics import Metrics
+from daemons.lb.order import Order
+from daemons.lb.pairing import NoPair, Pairing
+from daemons.lb.retry import Budget, guilty, may_succeed_elsewhere
+from daemons.lb.rooms import Rooms
+from daemons.lb.stories import Telling
+from daemons.protocol.causes import Cause, Failure
+from daemons.protocol.ids import room_hex
+from daemons.protocol.topology import State
+from daemons.runtime.http import Refusal
+from daemons.runtime.log import Logger
+from daemons.runtime.recorder import Recorder
+
+GRACE_S = 3.0  # a worker whose time is over is heard first: it knows the stage
+TIMEOUT_HEADER = "X-Request-Timeout"  # seconds that the client still waits
+PAUSE_S = 0.2  # before a try with workers of which one has just failed
+LEAST_S = 0.001  # 0 would be no time
+
+MakeLeg = Callable[[Worker, str, bytes, Mapping[str, str]], Leg]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a client asked for."""
+
+    order: Order
+    headers: Mapping[str, str]  # that workers get too
+    total_s: float
+    who: str = ""  # the client, by key or address
+    session: str = ""  # from a header; goes before the body's
+    begun_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def wish(self) -> Wish:
+        """Return what the choice of a pair looks at."""
+        order = self.order
+        session = self.session or order.session
+        return Wish(order.rooms, order.tokens, order.prompt_tokens, order.prompt, session)
+
+    def left_s(self) -> float:
+        """Return how much of its time is left."""
+        return self.total_s - (time.monotonic() - self.begun_s)
+
+
+class Client(Downstream, Protocol):
+    """The client's end; ``telling`` is of the try that it gets to see."""
+
+    telling: Telling
+
+
+@dataclass(slots=True)
+class Serving:
+    """What all requests of a balancer share."""
+
+    config: LbConfig
+    fleet: Fleet
+    pairing: Pairing
+    gate: Gate
+    rooms: Rooms
+    recorder: Recorder
+    metrics: Metrics
+    lingering: Lingering
+    log: Logger
+    instance: str
+    meeting: tuple[str, int]  # host and port of the phone book, as workers call it
+    make_leg: MakeLeg
+    heed: Callable[[Leg], None]  # looks at a leg that is over
+    state: Callable[[], State]
+    budget: Budget = field(init=False)
+    meetings: dict[str, tuple[str, int]] = field(init=False)  # of prefills with an own place
+
+    def __post_init__(self) -> None:
+        self.budget = Budget(self.config.retry_share, self.config.retry_reserve)
+        self.meetings = {
+            worker.instance: (worker.address, worker.bootstrap_port)
+            for worker in self.config.static_workers
+            if worker.bootstrap_port
+        }
+
+    async def admitted(self, asked: Asked) -> Pick:
+        """Return a pair that has place for a request; waits for one a while.
+
+        Raises:
+            Refusal: 503, and when to come back; where too many wait, at once.
+        """
+        self.budget.request(time.monotonic())
+        wish = asked.wish
+        return await self._entered(lambda: self.pick(wish), asked.total_s)
+
+    def pick(self, wish: Wish | None = None, avoid: Collection[Life] = ()) -> Pick | None:
+        """Return a pair for a request, None when no worker has a place for it now.
+
+        Raises:
+            Refusal: no pair may serve.
+        """
+        if self.state() is State.DRAINING:
+            raise Refusal.of(Failure(Cause.INSTANCE_DRAINING, "dispatch", self.instance))
+        try:
+            return self.pairing.pick(wish or Wish(), time.monotonic(), avoid)
+        except NoPair as error:
+            raise Refusal.of(
+                Failure(Cause.LB_NO_PAIR, "dispatch", "", str(error)),
+                retry_after_s=self.config.poll_s,
+            ) from None
+
+    async def run(self, asked: Asked, pick: Pick, client: Client) -> Answer:
+        """Return decode's answer (empty when it went out as events); ``pick`` is for the first try.
+
+        Raises:
+            LegFailed: the first cause of the last try.
+            ClientGone: nobody reads it.
+        """
+        attempt, retry_of, avoid = 1, "", set[Life]()
+        while True:
+            trial = self._trial(asked, pick, client, attempt, retry_of)
+            client.telling = trial.telling
+            try:
+                return await trial.run()
+            except LegFailed as error:
+                avoid.update(trial.to_avoid(error))
+                failed = error
+            again = await self._again(asked, trial, failed, avoid)
+            if again is None:
+                raise failed
+            trial.telling.given_up(failed.failure)
+            attempt, retry_of, pick = attempt + 1, room_hex(trial.telling.rooms[0]), again
+
+    async def _again(
+        self, asked: Asked, trial: Trial, failed: LegFailed, avoid: Collection[Life]
+    ) -> Pick | None:
+        """Return a pair for another try, None when there shall be none."""
+        wait_s = min(self.config.retry_wait_s, asked.left_s())
+        if (
+            trial.exchange.began
+            or trial.telling.attempt >= self.config.attempts
+            or wait_s < 0
+            or not may_succeed_elsewhere(failed)
+            or not self.budget.spend(time.monotonic())
+        ):
+            return None
+        if not self.pairing.offers_others(time.monotonic(), avoid):
+            await asyncio.sleep(min(PAUSE_S, wait_s))  # it may turn out that the culprit is gone
+        wish = asked.wish
+        try:
+            return await self._entered(lambda: self._pick_or_wait(wish, avoid), wait_s)
+        except Refusal:
+            return None
+
+    def _pick_or_wait(self, wish: Wish, avoid: Collection[Life]) -> Pick | None:
+        try:
+            return self.pick(wish, avoid)
+        except Refusal:
+            if self.state() is State.DRAINING:
+                raise
+            return None  # a killed worker may be back soon
+
+    def _trial(
+        self, asked: Asked, pick: Pick, client: Client, attempt: int, retry_of: str
+    ) -> Trial:
+        order, pair = asked.order, pick.pair
+        rooms = self.rooms.draw(order.rooms)
+        telling = Telling(
+            order, pick, rooms, self.recorder, self.metrics, self.log, attempt, retry_of
+        )
+        left_s = max(asked.left_s(), LEAST_S)
+        headers = {
+            "X-Request-ID": room_hex(rooms[0]),
+            **asked.headers,
+            TIMEOUT_HEADER: f"{left_s:.3f}",
+        }
+        body = self._body(order, pair, rooms, attempt)
+        legs = [self.make_leg(worker, order.path, body, headers) for worker in pair.workers]
+        return Trial(self, asked, pair, telling, legs, client, left_s + GRACE_S)
+
+    def _body(self, order: Order, pair: Pair, rooms: list[int], attempt: int) -> bytes:
+        if pair.prefill is None:
+            return order.alone_body(rooms, attempt)
+        if (own := self.meetings.get(pair.prefill.name)) is not None:
+            return order.body(rooms, *own, "")
+        return order.body(rooms, *self.meeting, pair.prefill.name, attempt)
+
+    async def _entered(self, take: Callable[[], Pick | None], patience_s: float) -> Pick:
+        config = self.config
+        try:
+            return await self.gate.enter(take, patience_s)
+        except QueueIsFull:
+            detail = f"no worker has a place, and {config.queue} requests are waiting"
+            failure = Failure(Cause.QUEUE_FULL, "dispatch", self.instance, detail)
+        except WaitedTooLong:
+            detail = f"no worker had a place for {min(patience_s, config.queue_s):g} s"
+            failure = Failure(Cause.QUEUE_TIMEOUT, "dispatch", self.instance, detail)
+        self.metrics.turned_away(failure)
+        raise Refusal.of(failure, retry_after_s=config.poll_s)
+
+
+class Trial:
+    """One try at a request: its rooms, its legs, and what they cost meanwhile."""
+
+    def __init__(
+        self,
+        serving: Serving,
+        asked: Asked,
+        pair: Pair,
+        telling: Telling,
+        legs: list[Leg],
+        client: Client,
+        total_s: float,
+    ) -> None:
+        *prefill, decode = legs
+        self._serving = serving
+        self._pair = pair
+        self._legs = legs
+        self._load = len(telling.rooms), asked.order.tokens
+        self.telling = telling
+        self.exchange = Exchange(
+            asked.order,
+            prefill[0] if prefill else None,
+            decode,
+            client,
+            total_s,
+            self._prefill_ended,
+            serving.lingering.hold,
+        )
+
+    async def run(self) -> Answer:
+        """Return the answer; see :meth:`Serving.run` for what is raised."""
+        serving, pair = self._serving, self._pair
+        breakers = serving.pairing.breakers
+        now_s = time.monotonic()
+        serving.fleet.take(pair, *self._load)
+        serving.pairing.credits.spend(pair.decode.life, self._load[1])
+        for worker in pair.workers:
+            breakers.took(worker.life, now_s)
+        try:
+            answer = await self.exchange.run()
+        except BaseException as error:
+            self._blame(error)
+            raise
+        else:
+            for worker in pair.workers:
+                breakers.good(worker.life)
+            return answer
+        finally:
+            for leg in self._legs:
+                serving.heed(leg)
+            serving.fleet.give_back(pair.decode, *self._load)
+            serving.gate.opened()
+            serving.rooms.end(self.telling.rooms)
+
+    def to_avoid(self, failed: LegFailed) -> set[Life]:
+        """Return whom the next try shall not meet again."""
+        culprit = guilty(failed, self.exchange.culprit, self._pair)
+        return {culprit.life} if culprit else {worker.life for worker in self._pair.workers}
+
+    def _blame(self, error: BaseException) -> None:
+        breakers = self._serving.pairing.breakers
+        culprit = (
+            guilty(error, self.exchange.culprit, self._pair)
+            if isinstance(error, LegFailed)
+            else None
+        )
+        for worker in self._pair.workers:
+            if culprit is None or worker.life != culprit.life:
+                breakers.neither(worker.life)
+            elif breakers.bad(worker.life, time.monotonic()):
+                self._serving.log.warning("breaker.open", worker=worker.name, why=str(error))
+
+    def _prefill_ended(self, task: Task) -> None:
+        if self._pair.prefill is not None:
+            self._serving.fleet.give_back(self._pair.prefill, *self._load)
+        self._serving.gate.opened()
+        self.telling.prefill_ended(_how(task))
+
+
+def _how(task: asyncio.Task[Answer]) -> str:
+    if task.cancelled():
+        return "cancelled"
+    error = task.exception()
+    return "done" if error is None else f"failed: {error}"
