@@ -6,7 +6,7 @@ from collections import Counter
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daemons.lb.fleet import Candidate, Wish, Worker
@@ -21,7 +21,7 @@ def worker(name: str, epoch: int = 1) -> Worker:
 
 
 counts = st.integers(0, 300)
-candidates = st.lists(st.sampled_from("abcdefgh"), min_size=1, unique=True).flatmap(
+candidates = st.lists(st.sampled_from("abcd"), min_size=1, unique=True).flatmap(
     lambda names: st.tuples(
         *(
             st.builds(
@@ -44,10 +44,11 @@ wishes = st.builds(
     prompt=st.sampled_from([b"", b"short", b"x" * 1000, b"x" * 900 + b"y" * 900]),
     session=st.sampled_from(["", "s1", "s2", "\ud800"]),
 )
-calls = st.lists(st.tuples(candidates, wishes), min_size=1, max_size=10)
+calls = st.lists(st.tuples(candidates, wishes), min_size=1, max_size=4)
 
 
 @every_policy
+@settings(max_examples=25, deadline=None)
 @given(calls=calls)
 def test_a_policy_picks_one_of_those_it_was_given_and_says_why(
     name: str, calls: list[tuple[tuple[Candidate, ...], Wish]]
@@ -60,6 +61,7 @@ def test_a_policy_picks_one_of_those_it_was_given_and_says_why(
 
 
 @every_policy
+@settings(max_examples=25, deadline=None)
 @given(calls=calls)
 def test_the_same_calls_give_the_same_choices(
     name: str, calls: list[tuple[tuple[Candidate, ...], Wish]]
@@ -69,7 +71,7 @@ def test_the_same_calls_give_the_same_choices(
 
 
 @every_policy
-@pytest.mark.parametrize("workers", [1, 2, 3, 7])
+@pytest.mark.parametrize("workers", [1, 2, 5])
 def test_with_load_that_follows_the_choices_nobody_starves(name: str, workers: int) -> None:
     policy, rooms = POLICIES[name](Random(1)), Counter[str]()
     names = [f"p{n}" for n in range(workers)]
