@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from daemons.lb.config import LbConfig
-from daemons.lb.dispatch import Downstream, Exchange, Lingering, Task
+from daemons.lb.dispatch import Exchange, Lingering, Task
 from daemons.lb.fleet import Fleet, Life, Pair, Pick, Wish, Worker
 from daemons.lb.gate import Gate, QueueIsFull, WaitedTooLong
 from daemons.lb.leg import Answer, Leg, LegFailed
@@ -64,10 +64,13 @@ class Asked:
         return self.total_s - (time.monotonic() - self.begun_s)
 
 
-class Client(Downstream, Protocol):
-    """The client's end; ``telling`` is of the try that it gets to see."""
+class Client(Protocol):
+    """The client's end (see :class:`Downstream`); ``telling`` is of the try that it gets to see."""
 
     telling: Telling
+
+    async def begin(self) -> None: ...
+    async def send(self, events: bytes) -> None: ...
 
 
 @dataclass(slots=True)
