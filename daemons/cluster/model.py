@@ -6,7 +6,7 @@ defaults and meanings; here only what all of them share has a type.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -32,6 +32,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     chaos: bool = False  # faults may be put in on purpose: for tests and staging, never for users
     key_file: str = ""  # secret of the cluster; relative to this file; "": no key
     guard_metrics: bool = False  # with a key: /metrics of every daemon wants its token too
+    tool_calls: Literal["auto", "none", "hermes", "llama3"] = "auto"  # how the model writes them
+    reasoning: Literal["auto", "none", "think"] = "auto"  # <think> told apart from the answer
     hosts: dict[str, Host] = msgspec.field(default_factory=lambda: {DEFAULT_HOST: Host()})
     bootstrap: Settings = {}
     lb: Settings = {}

@@ -49,6 +49,7 @@ class ChatTemplate:
                 f"the model's chat template: {error}", "mend it or take it out"
             ) from error
         self._special = dict(special_tokens)
+        self.source = source
 
     def render(
         self,

@@ -35,6 +35,8 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     key: ClusterKey | None = None  # of the cluster
     guard_metrics: bool = False  # /metrics wants the token too
     local_prefill: bool = False  # a decode may compute prompts by itself
+    tool_calls: str = "auto"  # how the model writes them: auto, none, hermes, llama3
+    reasoning: str = "auto"  # thoughts told apart from the answer: auto, none, think
     chaos: bool = False  # faults may be put in on purpose
     config_hash: str = ""  # of the cluster file, to compare hosts by
     version: str = ""  # of the software

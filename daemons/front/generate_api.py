@@ -1,6 +1,7 @@
 """``POST /generate``: SGLang's own request, scalars or lists.
 
-Every prompt of a batch is a room of its own; the first failure of one of them ends all.
+Every sample of every prompt is a room of its own, prompt by prompt; the first failure of one of
+them ends all. With a seed, the i-th sample of a prompt has ``seed + i``.
 Source: SGLang ``managers/io_struct.py`` ``GenerateReqInput``; what is not here yet is refused.
 """
 
@@ -8,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from daemons.front.answers import Answer
@@ -18,12 +17,15 @@ from daemons.front.desk import Desk, stream
 from daemons.front.orders import Request, order
 from daemons.front.output import Order, Piece
 from daemons.front.rooms import Call
-from daemons.front.sampling import LogprobWishes, Wishes
-from daemons.front.validate import PRIORITY_HEADER, PairBody, each, places, request_ids, timeout_s
+from daemons.front.sampling import LogprobWishes, samples_of
+from daemons.front.validate import PRIORITY_HEADER, each, places, request_ids, timeout_s
+from daemons.protocol.api.generate_body import GenerateBody
+from daemons.protocol.api.pair import PairBody
+from daemons.protocol.api.sampling_params import Wishes
 from daemons.runtime.http import Refusal, invalid, json_response, read_json
 
 DEFAULT_MAX_TOKENS = 128  # SGLang's
-NOT_YET = (
+REFUSED = (
     "image_data",
     "audio_data",
     "video_data",
@@ -34,29 +36,6 @@ NOT_YET = (
     "return_hidden_states",
     "token_ids_logprob",
 )
-
-
-class GenerateBody(msgspec.Struct, frozen=True):
-    """The body; unknown fields are let be, as SGLang's routers add some."""
-
-    text: str | list[str] | None = None
-    input_ids: list[int | list[int]] | None = None
-    sampling_params: Wishes | list[Wishes] | None = None
-    stream: bool | None = None
-    rid: str | list[str] | None = None
-    return_logprob: bool | list[bool] | None = None
-    logprob_start_len: int | list[int] | None = None
-    top_logprobs_num: int | list[int] | None = None
-    return_text_in_logprobs: bool | None = None
-    image_data: Any = None
-    audio_data: Any = None
-    video_data: Any = None
-    input_embeds: Any = None
-    lora_path: Any = None
-    custom_logit_processor: Any = None
-    session_params: Any = None
-    return_hidden_states: Any = None
-    token_ids_logprob: Any = None
 
 
 class GenerateApi:
@@ -108,22 +87,34 @@ class GenerateApi:
     async def _orders(
         self, request: web.Request, body: GenerateBody, pair: PairBody
     ) -> tuple[list[Order], bool]:
-        """Return the orders, and whether they were given as a list."""
-        for name in NOT_YET:
+        """Return the orders, and whether the answer is a list."""
+        for name in REFUSED:
             if getattr(body, name):
-                raise invalid(f"{name} is not supported yet")
+                raise invalid(f"{name}: not supported")
         given, batch = _given(body)
         count = len(given)
-        found = places(pair, count, self._desk.config, request.headers.get(PRIORITY_HEADER))
-        rids = request_ids(request, body.rid, count)
         wishes: list[Wishes] = each("sampling_params", body.sampling_params or Wishes(), count)
+        samples = samples_of(wishes[0])
+        if any(samples_of(wish) != samples for wish in wishes):
+            raise invalid("sampling_params: n is one number for all prompts")
+        urgency = request.headers.get(PRIORITY_HEADER)
+        found = places(pair, count, self._desk.config, urgency, samples=samples)
+        rids = request_ids(request, body.rid, count, samples)
         logprobs = _logprob_wishes(body, count)
         prompts = [await self._prompt(prompt) for prompt in given]
+        parts = zip(prompts, wishes, logprobs, strict=True)
+        expanded = [(*part, sample) for part in parts for sample in range(samples)]
         orders = [
-            await order(self._desk, Request(*parts), DEFAULT_MAX_TOKENS)
-            for parts in zip(found, prompts, wishes, logprobs, rids, strict=True)
+            await order(
+                self._desk,
+                Request(place, prompt, wish, wanted, rid, sample),
+                DEFAULT_MAX_TOKENS,
+            )
+            for place, rid, (prompt, wish, wanted, sample) in zip(
+                found, rids, expanded, strict=True
+            )
         ]
-        return orders, batch
+        return orders, batch or samples > 1
 
     async def _prompt(self, given: str | list[int]) -> tuple[int, ...]:
         card = self._desk.card

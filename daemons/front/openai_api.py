@@ -1,54 +1,63 @@
-"""``/v1/completions`` and ``/v1/chat/completions``: the same rooms in OpenAI's words."""
+"""``/v1/completions`` and ``/v1/chat/completions``: the same rooms in OpenAI's words.
+
+A request of several prompts with ``n`` samples each has a room for every sample, prompt by prompt;
+choices are numbered in that order. With a seed, the i-th sample of a prompt has ``seed + i``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from aiohttp import web
 
 from daemons.front.answers import Answer
-from daemons.front.chat_template import TemplateRefusal
+from daemons.front.chat_choices import ChatChoices
+from daemons.front.chat_prompt import chat_prompt
+from daemons.front.completion_choices import CompletionChoices
 from daemons.front.desk import Desk, stream
-from daemons.front.openai_answers import (
-    CompletionLogprobs,
-    Envelope,
-    chat_logprobs,
-    ending,
-    is_worth_a_chunk,
-    usage,
-)
+from daemons.front.openai_answers import Asked, Envelope
 from daemons.front.openai_bodies import (
     DEFAULT_CHAT_TOKENS,
     DEFAULT_COMPLETION_TOKENS,
-    ChatBody,
-    CompletionBody,
-    SharedBody,
+    chat_logprobs_of,
+    check_chat,
+    check_completion,
+    check_shared,
+    completion_logprobs,
+    prompts_of,
+    read_openai,
+    wishes_of,
 )
 from daemons.front.orders import Request, order
-from daemons.front.output import Piece
-from daemons.front.rooms import Call
-from daemons.front.sampling import LogprobWishes
+from daemons.front.sampling import LogprobWishes, samples_of
 from daemons.front.validate import (
     PRIORITY_HEADER,
-    PairBody,
+    created_s,
     places,
     request_id,
     request_ids,
     timeout_s,
 )
-from daemons.runtime.http import invalid, json_response, read_json
+from daemons.protocol.api.openai_bodies import ChatBody, CompletionBody, SharedBody
+from daemons.protocol.api.pair import PairBody
+from daemons.protocol.api.sampling_params import Wishes
+from daemons.runtime.http import json_response
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request with its rooms not yet open."""
+class Ask:
+    """A body, its prompts already tokens."""
 
+    request: web.Request
     shared: SharedBody
-    envelope: Envelope
-    call: Call
-    answers: list[Answer]
+    pair: PairBody
+    prompts: Sequence[tuple[int, ...]]
+    wishes: Wishes
+    logprobs: LogprobWishes
+    default_max_tokens: int
+    names: tuple[str, str, str]  # prefix of the id; "object" of an answer, of a chunk
+    prompt_only: bool = False
 
 
 class OpenAiApi:
@@ -65,161 +74,102 @@ class OpenAiApi:
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """Go on from one prompt or several."""
         self._desk.life.admit()
-        body = await read_json(request, CompletionBody)
-        body.check()
-        given, _ = body.prompts()
+        read = await read_openai(request, CompletionBody)
+        check_shared(read.shared)
+        check_completion(read.own, read.shared)
+        card = self._desk.card
+        given = prompts_of(read.own)
         prompts = [
-            await self._desk.card.tokens(one)
-            if isinstance(one, str)
-            else self._desk.card.checked(one)
-            for one in given
+            await card.tokens(one) if isinstance(one, str) else card.checked(one) for one in given
         ]
-        envelope = ("cmpl", "text_completion", "text_completion")
-        asked = await self._asked(
-            request, envelope, prompts, body.logprob_wishes(), DEFAULT_COMPLETION_TOKENS
+        is_empty = read.shared.max_tokens == 0
+        wishes = wishes_of(read.shared, 1 if is_empty else read.shared.max_tokens)
+        ask = Ask(
+            request,
+            read.shared,
+            read.pair,
+            prompts,
+            wishes,
+            completion_logprobs(read.own),
+            DEFAULT_COMPLETION_TOKENS,
+            ("cmpl", "text_completion", "text_completion"),
+            is_empty,
         )
-        echoes = [self._echo(one) if body.echo else "" for one in given]
-        return await self._completed(request, asked, echoes, body.logprobs)
+        asked = await self._asked(ask)
+        echoes = [self._echo(one) if read.own.echo else None for one in given]
+        of_choices = [echo for echo in echoes for _ in range(asked.samples)]
+        choices = CompletionChoices(card, asked, of_choices, read.own.logprobs)
+        if read.shared.stream:
+            return await stream(request, asked.call, choices.events, asked.last_chunks)
+        async with asked.call:
+            async for n, piece in asked.call:
+                asked.answers[n].add(piece)
+        return json_response(choices.whole())
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """Answer to messages."""
         self._desk.life.admit()
-        body = await read_json(request, ChatBody)
-        body.check()
-        prompt = await self._desk.card.tokens(self._rendered(body), add_special_tokens=False)
-        envelope = ("chatcmpl", "chat.completion", "chat.completion.chunk")
-        logprobs = body.logprob_wishes()
-        asked = await self._asked(
-            request, envelope, [prompt], logprobs, DEFAULT_CHAT_TOKENS, body.max_completion_tokens
+        read = await read_openai(request, ChatBody)
+        check_shared(read.shared)
+        check_chat(read.own)
+        config, card = self._desk.config, self._desk.card
+        chat = chat_prompt(read.own, card, config.tool_calls, config.reasoning)
+        prompt = await card.tokens(chat.text, add_special_tokens=False)
+        shared, newer = read.shared, read.own.max_completion_tokens
+        wishes = wishes_of(
+            shared, shared.max_tokens if newer is None else newer, chat.structural_tag
         )
-        return await self._chatted(request, asked, logprobs.output_top)
-
-    def _rendered(self, body: ChatBody) -> str:
-        chat = self._desk.card.chat
-        if chat is None:
-            raise invalid("the model has no chat template; use /v1/completions")
-        try:
-            return chat.render(
-                body.plain_messages(),
-                add_generation_prompt=body.add_generation_prompt is not False,
-                more=body.chat_template_kwargs,
-            )
-        except TemplateRefusal as error:
-            raise invalid(f"messages: the chat template refuses them: {error}") from error
+        ask = Ask(
+            request,
+            shared,
+            read.pair,
+            [prompt],
+            wishes,
+            chat_logprobs_of(read.own),
+            DEFAULT_CHAT_TOKENS,
+            ("chatcmpl", "chat.completion", "chat.completion.chunk"),
+        )
+        asked = await self._asked(ask)
+        texts = [chat.answer(answer.order.key) for answer in asked.answers]
+        choices = ChatChoices(card, asked, texts, ask.logprobs.output_top)
+        if shared.stream:
+            return await stream(request, asked.call, choices.events, asked.last_chunks)
+        async with asked.call:
+            async for n, piece in asked.call:
+                choices.take(n, piece)
+        return json_response(choices.whole())
 
     def _echo(self, given: str | list[int]) -> str:
         return given if isinstance(given, str) else self._desk.card.tokenizer.decode(given)
 
-    async def _asked(
-        self,
-        request: web.Request,
-        envelope: tuple[str, str, str],
-        prompts: Sequence[tuple[int, ...]],
-        logprobs: LogprobWishes,
-        default_max_tokens: int,
-        max_completion_tokens: int | None = None,
-    ) -> Asked:
-        shared = await read_json(request, SharedBody)
-        pair = await read_json(request, PairBody)
-        patience_s = timeout_s(request, self._desk.config)
-        found = places(pair, len(prompts), self._desk.config, request.headers.get(PRIORITY_HEADER))
-        rid = request_id(request, shared.rid)
-        rids = request_ids(request, rid, len(prompts))
-        wishes = shared.wishes(
-            shared.max_tokens if max_completion_tokens is None else max_completion_tokens
-        )
+    async def _asked(self, ask: Ask) -> Asked:
+        """Return the request with its orders checked, its rooms not yet open."""
+        request, config, desk = ask.request, self._desk.config, self._desk
+        samples, prompts = samples_of(ask.wishes), len(ask.prompts)
+        patience_s = timeout_s(request, config)
+        urgency = request.headers.get(PRIORITY_HEADER)
+        found = places(ask.pair, prompts, config, urgency, samples=samples)
+        given = ask.shared.rid
+        rids = request_ids(request, given, prompts, samples)
+        name = request_id(request, given if isinstance(given, str) else None)
         orders = [
             await order(
-                self._desk, Request(place, prompt, wishes, logprobs, one), default_max_tokens
+                desk,
+                Request(
+                    place,
+                    ask.prompts[n // samples],
+                    ask.wishes,
+                    ask.logprobs,
+                    rid,
+                    sample=n % samples,
+                    prompt_only=ask.prompt_only,
+                ),
+                ask.default_max_tokens,
             )
-            for place, prompt, one in zip(found, prompts, rids, strict=True)
+            for n, (place, rid) in enumerate(zip(found, rids, strict=True))
         ]
-        prefix, kind, chunk_kind = envelope
-        model = shared.model or self._desk.config.model_name
-        return Asked(
-            shared,
-            Envelope(f"{prefix}-{rid}", kind, chunk_kind, model),
-            self._desk.call(orders, patience_s),
-            [Answer(one) for one in orders],
-        )
-
-    async def _completed(
-        self, request: web.Request, asked: Asked, echoes: Sequence[str], logprobs: int | None
-    ) -> web.StreamResponse:
-        card = self._desk.card
-        makers = [CompletionLogprobs(card, logprobs) for _ in asked.answers]
-
-        def choice(n: int, text: str, piece: Piece | Answer) -> dict[str, Any]:
-            shown = makers[n].of(piece.tokens)
-            return {"index": n, "text": text, "logprobs": shown, **ending(piece.end)}
-
-        begun: set[int] = set()
-
-        def events(n: int, piece: Piece) -> list[object]:
-            asked.answers[n].add(piece)
-            text = piece.text if n in begun else echoes[n] + piece.text
-            begun.add(n)
-            if not (text or is_worth_a_chunk(piece, logprobs)):
-                return []
-            return [asked.envelope.chunk([choice(n, text, piece)], **_no_usage(asked))]
-
-        if asked.shared.stream:
-            return await stream(request, asked.call, events, lambda: _usage_chunk(asked))
-        await _gather(asked)
-        choices = [
-            choice(n, echoes[n] + "".join(answer.text), answer)
-            for n, answer in enumerate(asked.answers)
-        ]
-        return json_response(asked.envelope.whole(choices, asked.answers))
-
-    async def _chatted(
-        self, request: web.Request, asked: Asked, logprobs: int | None
-    ) -> web.StreamResponse:
-        def shown(piece: Piece | Answer) -> dict[str, Any] | None:
-            return None if logprobs is None else chat_logprobs(self._desk.card, piece.tokens)
-
-        answer = asked.answers[0]
-
-        def delta(content: dict[str, Any], piece: Piece | None) -> object:
-            choice = {
-                "index": 0,
-                "delta": content,
-                "logprobs": shown(piece) if piece and piece.tokens else None,
-                **ending(piece.end if piece else None),
-            }
-            return asked.envelope.chunk([choice], **_no_usage(asked))
-
-        def events(_: int, piece: Piece) -> list[object]:
-            first = not answer.tokens
-            answer.add(piece)
-            chunks = [delta({"role": "assistant", "content": ""}, None)] if first else []
-            if is_worth_a_chunk(piece, logprobs):
-                chunks.append(delta({"content": piece.text} if piece.text else {}, piece))
-            return chunks
-
-        if asked.shared.stream:
-            return await stream(request, asked.call, events, lambda: _usage_chunk(asked))
-        await _gather(asked)
-        choice = {
-            "index": 0,
-            "message": {"role": "assistant", "content": "".join(answer.text)},
-            "logprobs": shown(answer),
-            **ending(answer.end),
-        }
-        return json_response(asked.envelope.whole([choice], asked.answers))
-
-
-async def _gather(asked: Asked) -> None:
-    async with asked.call:
-        async for n, piece in asked.call:
-            asked.answers[n].add(piece)
-
-
-def _no_usage(asked: Asked) -> dict[str, object]:
-    return {"usage": None} if asked.shared.usage_in_stream else {}
-
-
-def _usage_chunk(asked: Asked) -> list[object]:
-    if not asked.shared.usage_in_stream:
-        return []
-    return [asked.envelope.chunk([], usage=usage(asked.answers))]
+        prefix, kind, chunk_kind = ask.names
+        model = ask.shared.model or config.model_name
+        envelope = Envelope(f"{prefix}-{name}", kind, chunk_kind, model, created_s(request))
+        call = desk.call(orders, patience_s)
+        return Asked(ask.shared, envelope, call, [Answer(one) for one in orders], samples)

@@ -1,181 +1,187 @@
-"""OpenAI's request bodies, brought into the form that the sampler reads.
+"""OpenAI's request bodies: read, checked, and brought into the form that the sampler reads.
 
-Unknown fields are let be, as OpenAI does; wrong types are refused, and so is what changes the
-answer but is not here yet. SGLang's additions (``top_k``, ``min_p``, ``ignore_eos`` ...) are taken.
+An unknown field is refused by its name, as OpenAI does; SGLang's and vLLM's additions are known,
+and nulls are absent fields. What would change the answer and is not here is refused; hints that
+need not change it are accepted. ``docs/API.md`` has a line for every field.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import msgspec
+from aiohttp import web
 
-from daemons.front.sampling import LogprobWishes, Seed, Wishes
-from daemons.runtime.http import invalid
+from daemons.front.sampling import LogprobWishes
+from daemons.protocol.api.openai_bodies import ChatBody, CompletionBody, SharedBody
+from daemons.protocol.api.pair import PairBody
+from daemons.protocol.api.sampling_params import Wishes
+from daemons.runtime.http import invalid, read_body, read_json
 
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's
 DEFAULT_CHAT_TOKENS = 1024  # OpenAI's is "as many as fit", which no queue likes
+SHARED_NAMES = frozenset((*SharedBody.__struct_fields__, *PairBody.__struct_fields__))
+OURS = "bootstrap_"  # routers put more of these into bodies than we read
+
+# Refused when they ask for something: not null, false, empty.
+REFUSED_SHARED = (
+    "stop_regex",
+    "lora_path",
+    "session_params",
+    "return_hidden_states",
+    "return_routed_experts",
+    "custom_logit_processor",
+)
+REFUSED_COMPLETION = ("suffix",)
+REFUSED_CHAT = (
+    "functions",
+    "function_call",
+    "audio",
+    "prediction",
+    "web_search_options",
+    "moderation",
+    "store",
+    "chat_template",
+)
+
+B = TypeVar("B", ChatBody, CompletionBody)
 
 
-class StreamOptions(msgspec.Struct, frozen=True):
-    """``stream_options``."""
+@dataclass(frozen=True, slots=True)
+class Read(Generic[B]):
+    """One body in its three parts."""
 
-    include_usage: bool | None = None
-
-
-class SharedBody(msgspec.Struct, frozen=True):
-    """What both of OpenAI's bodies have."""
-
-    model: str | None = None
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    stop: str | list[str] | None = None
-    seed: Seed | None = None
-    n: int | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    logit_bias: dict[str, float] | None = None
-    # SGLang's
-    rid: str | None = None
-    min_tokens: int | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    stop_token_ids: list[int] | None = None
-    ignore_eos: bool | None = None
-    skip_special_tokens: bool | None = None
-    no_stop_trim: bool | None = None
-    json_schema: Any = None
-    regex: Any = None
-    ebnf: Any = None
-
-    @property
-    def usage_in_stream(self) -> bool:
-        """Whether a stream ends with a chunk that counts the tokens."""
-        return self.stream_options is not None and self.stream_options.include_usage is True
-
-    def wishes(self, max_tokens: int | None) -> Wishes:
-        """Return the same in SGLang's words."""
-        return Wishes(
-            max_new_tokens=max_tokens,
-            min_new_tokens=self.min_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-            frequency_penalty=self.frequency_penalty,
-            presence_penalty=self.presence_penalty,
-            stop=self.stop,
-            stop_token_ids=self.stop_token_ids,
-            ignore_eos=self.ignore_eos,
-            seed=self.seed,
-            n=self.n,
-            skip_special_tokens=self.skip_special_tokens,
-            no_stop_trim=self.no_stop_trim,
-            json_schema=self.json_schema,
-            regex=self.regex,
-            ebnf=self.ebnf,
-            logit_bias=self.logit_bias,
-        )
+    own: B
+    shared: SharedBody
+    pair: PairBody
 
 
-class CompletionBody(msgspec.Struct, frozen=True):
-    """What only ``/v1/completions`` has."""
+async def read_openai(request: web.Request, form: type[B]) -> Read[B]:
+    """Return a body of one of OpenAI's endpoints.
 
-    prompt: str | list[str | int | list[int]]
-    logprobs: int | None = None
-    echo: bool | None = None
-    suffix: str | None = None
-    best_of: int | None = None
-
-    def prompts(self) -> tuple[list[str | list[int]], bool]:
-        """Return the prompts, and whether they were given as a list.
-
-        Raises:
-            Refusal: 400, none, or texts and tokens mixed.
-        """
-        if isinstance(self.prompt, str):
-            return [self.prompt], False
-        ids = [one for one in self.prompt if isinstance(one, int)]
-        rest = [one for one in self.prompt if not isinstance(one, int)]
-        if not self.prompt or (ids and rest):
-            raise invalid("prompt: a text, token ids, or a list of either; not empty, not mixed")
-        return ([ids], False) if ids else (list(rest), True)
-
-    def check(self) -> None:
-        """Raise Refusal for what is not here yet."""
-        if self.suffix:
-            raise invalid("suffix is not supported yet")
-        if self.best_of not in (None, 1):
-            raise invalid(f"best_of: {self.best_of} is not supported yet, only 1")
-        if self.echo and self.logprobs is not None:
-            raise invalid("echo together with logprobs is not supported yet")
-
-    def logprob_wishes(self) -> LogprobWishes:
-        """Return which log-probabilities are wanted."""
-        return LogprobWishes(output_top=self.logprobs)
+    Raises:
+        Refusal: 400, wrong types, or a field that nobody knows.
+    """
+    own = await read_json(request, form)
+    fields = msgspec.json.decode(await read_body(request), type=dict[str, msgspec.Raw])
+    for name in fields:
+        known = name in SHARED_NAMES or name in form.__struct_fields__
+        if not known and not name.startswith(OURS):
+            raise invalid(f"Unknown parameter: {name[:100]!r}.")
+    return Read(own, await read_json(request, SharedBody), await read_json(request, PairBody))
 
 
-class ChatBody(msgspec.Struct, frozen=True):
-    """What only ``/v1/chat/completions`` has."""
-
-    messages: list[dict[str, Any]]
-    max_completion_tokens: int | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
-    tools: list[Any] | None = None
-    functions: list[Any] | None = None
-    response_format: dict[str, Any] | None = None
-    modalities: list[str] | None = None
-    audio: Any = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-
-    def check(self) -> None:
-        """Raise Refusal for what is not here yet, and for messages that are none."""
-        for name in ("tools", "functions", "audio", "continue_final_message", "chat_template"):
-            if getattr(self, name):
-                raise invalid(f"{name} is not supported yet")
-        if self.response_format and self.response_format.get("type", "text") != "text":
-            raise invalid("response_format: only text is supported yet")
-        if self.modalities not in (None, [], ["text"]):
-            raise invalid("modalities: only text is supported yet")
-        if self.top_logprobs is not None and not self.logprobs:
-            raise invalid("top_logprobs needs logprobs: true")
-
-    def logprob_wishes(self) -> LogprobWishes:
-        """Return which log-probabilities are wanted."""
-        return LogprobWishes(output_top=(self.top_logprobs or 0) if self.logprobs else None)
-
-    def plain_messages(self) -> list[dict[str, Any]]:
-        """Return the messages with their contents as texts.
-
-        Raises:
-            Refusal: 400, with the place of a message that has no role or no text.
-        """
-        if not self.messages:
-            raise invalid("messages: an empty list")
-        return [_plain(n, message) for n, message in enumerate(self.messages)]
+def usage_in_stream(shared: SharedBody) -> bool:
+    """Say whether a stream ends with a chunk that counts the tokens."""
+    return shared.stream_options is not None and shared.stream_options.include_usage is True
 
 
-def _plain(n: int, message: dict[str, Any]) -> dict[str, Any]:
-    if not isinstance(message.get("role"), str):
-        raise invalid(f"messages[{n}].role: a word is needed")
-    content = message.get("content")
-    if isinstance(content, list):
-        content = "\n".join(_text_of(n, part) for part in content)
-    if not isinstance(content, str):
-        raise invalid(f"messages[{n}].content: a text, or a list of text parts, is needed")
-    return {**message, "content": content}
+def usage_in_chunks(shared: SharedBody) -> bool:
+    """Say whether every chunk counts them."""
+    options = shared.stream_options
+    return usage_in_stream(shared) and options is not None and bool(options.continuous_usage_stats)
 
 
-def _text_of(n: int, part: object) -> str:
-    if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
-        return str(part["text"])
-    raise invalid(f"messages[{n}].content: only parts of type text are supported yet")
+def wishes_of(
+    shared: SharedBody, max_tokens: int | None, structural_tag: dict[str, Any] | None = None
+) -> Wishes:
+    """Return a body in SGLang's words; ``structural_tag`` is of the tools that must be called.
+
+    Raises:
+        Refusal: the response format is none.
+    """
+    given = {
+        name: getattr(shared, name)
+        for name in Wishes.__struct_fields__
+        if name in SharedBody.__struct_fields__
+    }
+    given |= _format_wishes(shared.response_format or {})
+    given |= {"max_new_tokens": max_tokens, "min_new_tokens": shared.min_tokens}
+    if structural_tag is not None:
+        if given.get("json_object") or any(
+            given.get(name) is not None for name in ("json_schema", "regex", "ebnf")
+        ):
+            raise invalid("tools: a text that must be a call has no other grammar")
+        given["structural_tag"] = structural_tag
+    return Wishes(**given)
+
+
+def _format_wishes(form: dict[str, Any]) -> dict[str, Any]:
+    match form.get("type", "text"):
+        case "text":
+            return {}
+        case "json_object":
+            return {"json_object": True}
+        case "json_schema":
+            said = form.get("json_schema")
+            schema = said.get("schema") if isinstance(said, dict) else None
+            if not isinstance(schema, dict | bool):
+                raise invalid("response_format.json_schema.schema: a JSON schema is needed")
+            return {"json_schema": schema if isinstance(schema, dict) else str(schema).lower()}
+        case "structural_tag":  # SGLang's
+            return {"structural_tag": form}
+        case other:
+            raise invalid(
+                f"response_format.type: {str(other)[:40]!r}; it is text, json_object or json_schema"
+            )
+
+
+def check_shared(shared: SharedBody) -> None:
+    """Raise Refusal for what is not here."""
+    _refuse(shared, REFUSED_SHARED)
+
+
+def prompts_of(body: CompletionBody) -> list[str | list[int]]:
+    """Return the prompts.
+
+    Raises:
+        Refusal: 400, none, or texts and tokens mixed.
+    """
+    if isinstance(body.prompt, str):
+        return [body.prompt]
+    ids = [one for one in body.prompt if isinstance(one, int)]
+    rest = [one for one in body.prompt if not isinstance(one, int)]
+    if not body.prompt or (ids and rest):
+        raise invalid("prompt: a text, token ids, or a list of either; not empty, not mixed")
+    return [ids] if ids else list(rest)
+
+
+def check_completion(body: CompletionBody, shared: SharedBody) -> None:
+    """Raise Refusal for what is not here."""
+    _refuse(body, REFUSED_COMPLETION)
+    if body.best_of not in (None, shared.n or 1):
+        raise invalid(f"best_of: {body.best_of}; only the same as n, {shared.n or 1}")
+    if shared.max_tokens == 0 and not body.echo:
+        raise invalid("max_tokens: 0 only with echo, to have the prompt's log-probabilities")
+
+
+def completion_logprobs(body: CompletionBody) -> LogprobWishes:
+    """Return which log-probabilities are wanted: with ``echo`` those of the prompt too."""
+    return LogprobWishes(body.logprobs, body.logprobs if body.echo else None)
+
+
+def check_chat(body: ChatBody) -> None:
+    """Raise Refusal for what is not here, and for what fits nothing else in the body."""
+    _refuse(body, REFUSED_CHAT)
+    if body.modalities not in (None, [], ["text"]):
+        raise invalid("modalities: only text is supported")
+    if body.top_logprobs is not None and not body.logprobs:
+        raise invalid("top_logprobs: needs logprobs: true")
+    if body.service_tier not in (None, "auto", "default"):
+        raise invalid("service_tier: only auto and default are here")
+    if body.verbosity not in (None, "medium"):
+        raise invalid("verbosity: only medium is here")
+    if body.continue_final_message and body.add_generation_prompt:
+        raise invalid("continue_final_message: not together with add_generation_prompt")
+
+
+def chat_logprobs_of(body: ChatBody) -> LogprobWishes:
+    """Return which log-probabilities are wanted."""
+    return LogprobWishes(output_top=(body.top_logprobs or 0) if body.logprobs else None)
+
+
+def _refuse(body: msgspec.Struct, names: tuple[str, ...]) -> None:
+    for name in names:
+        if getattr(body, name):
+            raise invalid(f"{name}: not supported")

@@ -6,20 +6,24 @@ from dataclasses import dataclass
 
 from daemons.front.desk import Desk
 from daemons.front.output import Order
-from daemons.front.sampling import LogprobWishes, Wishes, sampling, stop_strings
+from daemons.front.sampling import LogprobWishes, sampling, stop_strings
 from daemons.front.validate import Place
+from daemons.protocol.api.sampling_params import Wishes
+from daemons.protocol.topology import Role
 from daemons.runtime.http import invalid
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt of an HTTP request, brought into a form that both APIs share."""
+    """One sample of a prompt of an HTTP request, brought into a form that both APIs share."""
 
     place: Place
     prompt: tuple[int, ...]
     wishes: Wishes
     logprobs: LogprobWishes
     rid: str
+    sample: int = 0  # of the prompt's samples
+    prompt_only: bool = False  # no text is wanted, only what the prompt's tokens say
 
 
 async def order(desk: Desk, request: Request, default_max_tokens: int) -> Order:
@@ -37,6 +41,7 @@ async def order(desk: Desk, request: Request, default_max_tokens: int) -> Order:
         limit=desk.limit,
         default_max_tokens=default_max_tokens,
         card=desk.card,
+        sample=request.sample,
     )
     start = request.logprobs.prompt_start
     if start >= len(prompt):
@@ -51,4 +56,6 @@ async def order(desk: Desk, request: Request, default_max_tokens: int) -> Order:
         priority=request.place.priority,
         skip_special_tokens=wishes.skip_special_tokens is not False,
         keep_stop=wishes.no_stop_trim is True,
+        prompt_only=request.prompt_only,
+        hands_over=desk.config.role is Role.PREFILL,
     )

@@ -1,4 +1,9 @@
-"""One room's output on its way to a client: tokens in, settled pieces of text out. Pure."""
+"""One room's output on its way to a client: tokens in, settled pieces of text out. Pure.
+
+Both legs of a room see its tokens from the first on and hold back the same text, so the pieces of
+one leg may be continued by those of the other. Prefill's text ends with its first token, which is
+the end of a leg and not of the text: nothing that was held back comes out there.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +29,8 @@ class Order:
     skip_special_tokens: bool = True
     priority: int = 0
     keep_stop: bool = False  # leave what ended the text in the text
+    prompt_only: bool = False  # no text is wanted: the one token that there must be is not told
+    hands_over: bool = False  # decode goes on with the text after its first token
 
     def submit(self, timeout_s: float) -> Submit:
         """Return what the rank is told."""
@@ -69,6 +76,7 @@ class Track:
         )
         self._stops = StopStrings(order.stops, order.sampling.min_tokens, order.keep_stop)
         self._tokens = 0
+        self._withheld: Piece | None = None
         self.end: End | None = None
 
     @property
@@ -77,11 +85,25 @@ class Track:
         return self._tokens > 0
 
     def feed(self, output: Output) -> Piece:
-        """Take what the rank brought; the piece ends at a stop string, whatever comes after."""
+        """Take what the rank brought; the piece ends at a stop string, whatever comes after.
+
+        Where the room is handed over, a text that ends with its first token ends when the rank says
+        that decode has it: until then the piece is withheld.
+        """
+        if self._withheld is not None:
+            withheld, self._withheld = self._withheld, None
+            self.end = withheld.end
+            return withheld
+        piece = self._fed(output)
+        if self._order.hands_over and piece.end is not None and output.finish is None:
+            self._withheld, self.end = piece, None
+            return Piece("", ())
+        return piece
+
+    def _fed(self, output: Output) -> Piece:
         out: list[str] = []
         taken = 0
-        for token in output.tokens:
-            taken += 1
+        for taken, token in enumerate(output.tokens, 1):
             self._tokens += 1
             ends = output.finish is FinishReason.STOP and taken == len(output.tokens)
             silent = ends and output.finish_token == token.id and not self._order.keep_stop
@@ -94,6 +116,8 @@ class Track:
                 break
         if self.end is None and output.finish is not None:
             self.end = self._ended(output, out)
+        if self._order.prompt_only:
+            out, taken = [], 0
         return Piece(
             "".join(out),
             output.tokens[:taken],
@@ -103,6 +127,9 @@ class Track:
         )
 
     def _ended(self, output: Output, out: list[str]) -> End:
+        goes_on = self._order.hands_over and self._tokens < self._order.sampling.max_tokens
+        if goes_on and output.finish is FinishReason.LENGTH:
+            return End(FinishReason.LENGTH)
         piece, matched = self._stops.feed(self._text.flush(), self._tokens)
         out.append(piece)
         if matched is not None:

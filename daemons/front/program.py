@@ -76,6 +76,8 @@ def front_config(flags: Flags, role: Role, face: Face) -> FrontConfig:
         epoch=epoch,
         key=load_key(cluster),
         guard_metrics=cluster.guard_metrics,
+        tool_calls=cluster.tool_calls,
+        reasoning=cluster.reasoning,
         chaos=cluster.chaos,
         config_hash=flags.file.hash,
         version=version(),

@@ -98,7 +98,7 @@ class Call:
         self._index = {order.key: n for n, order in enumerate(self.orders)}
         self._tracks = [Track(order, tokenizer) for order in self.orders]
         self._last_s = [0.0] * len(self.orders)
-        self._arrived: deque[Output] = deque()
+        self._arrived: deque[tuple[float, Output]] = deque()  # with its time, loop's clock
         self._ended_by_rank: set[RoomKey] = set()
         self._failed: tuple[RoomKey, Failure] | None = None
         self._wake = asyncio.Event()
@@ -146,7 +146,7 @@ class Call:
         while True:
             self._check()
             while self._arrived:
-                taken = self._take(self._arrived.popleft())
+                taken = self._take(*self._arrived.popleft())
                 if taken is not None:
                     return taken
                 self._check()
@@ -162,7 +162,7 @@ class Call:
         if output.failure is not None:
             self.fail(key, output.failure)
             return
-        self._arrived.append(output)
+        self._arrived.append((asyncio.get_running_loop().time(), output))
         self._wake.set()
 
     def fail(self, key: RoomKey, failure: Failure) -> None:
@@ -188,14 +188,14 @@ class Call:
             (room, attempt), failure = self._failed
             raise Refusal.of(failure, room=room, attempt=attempt)
 
-    def _take(self, output: Output) -> tuple[int, Piece] | None:
+    def _take(self, at_s: float, output: Output) -> tuple[int, Piece] | None:
         index = self._index[RoomKey(output.room, output.attempt)]
         track = self._tracks[index]
         if track.end is not None:  # after its stop string
             return None
         first = not track.begun
         piece = track.feed(output)
-        self._measure(index, first=first, tokens=len(piece.tokens))
+        self._measure(index, at_s, first=first, tokens=len(piece.tokens))
         if track.end is not None:
             self._end(self.orders[index].key)
         return index, piece
@@ -217,15 +217,15 @@ class Call:
             detail = f"{self._timeout_s:g} s and the rank is silent"
             self.fail(key, Failure(Cause.TOTAL_TIMEOUT, self.stage(key), "", detail))
 
-    def _measure(self, index: int, *, first: bool, tokens: int) -> None:
+    def _measure(self, index: int, at_s: float, *, first: bool, tokens: int) -> None:
+        """Count tokens by the time at which they came, whenever the client takes them."""
         if not tokens:
             return
-        now_s = asyncio.get_running_loop().time()
         if first:
-            self._rooms.meter.first_token(now_s - self.begun_s)
+            self._rooms.meter.first_token(at_s - self.begun_s)
         else:
-            self._rooms.meter.next_tokens(now_s - self._last_s[index], tokens)
-        self._last_s[index] = now_s
+            self._rooms.meter.next_tokens(at_s - self._last_s[index], tokens)
+        self._last_s[index] = at_s
 
     def _leave(self, failure: Failure, submitted: Iterable[RoomKey]) -> None:
         """Forget all rooms; cancel those of ``submitted`` that still go on in the rank."""

@@ -7,13 +7,14 @@ Source: SGLang ``sampling/sampling_params.py``; there ``top_k`` and ``stop`` are
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from daemons.front.model_card import ModelCard
 from daemons.front.validate import too_long
-from daemons.protocol.generate import Sampling
+from daemons.protocol.api.sampling_params import Wishes
+from daemons.protocol.generate import BIASES_LIMIT, Grammar, GrammarKind, Sampling
 from daemons.protocol.ids import RoomKey
 from daemons.runtime.http import invalid
 
@@ -22,39 +23,8 @@ STOPS_LIMIT = 64  # stop strings of one request
 STOP_LENGTH_LIMIT = 1024  # characters of one stop string
 STOP_TOKENS_LIMIT = 256
 
-Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-NOT_YET = ("json_schema", "regex", "ebnf", "structural_tag", "stop_regex", "logit_bias")
-
-
-class Wishes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """SGLang's ``sampling_params``; null means absent."""
-
-    max_new_tokens: int | None = None
-    min_new_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    ignore_eos: bool | None = None
-    seed: Seed | None = None
-    sampling_seed: Seed | None = None  # SGLang's name of seed
-    n: int | None = None
-    skip_special_tokens: bool | None = None
-    spaces_between_special_tokens: bool | None = None  # taken, without effect
-    no_stop_trim: bool | None = None
-    stream_interval: int | None = None  # taken, without effect
-    custom_params: Any = None  # taken, without effect
-    json_schema: Any = None
-    regex: Any = None
-    ebnf: Any = None
-    structural_tag: Any = None
-    stop_regex: Any = None
-    logit_bias: Any = None
+SAMPLES_LIMIT = 128  # OpenAI's
+GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 
 
 class LogprobWishes(msgspec.Struct, frozen=True):
@@ -63,6 +33,18 @@ class LogprobWishes(msgspec.Struct, frozen=True):
     output_top: int | None = None
     prompt_top: int | None = None
     prompt_start: int = 0
+
+
+def samples_of(wishes: Wishes) -> int:
+    """Return how many texts each prompt gets.
+
+    Raises:
+        Refusal: fewer than one, or too many.
+    """
+    samples = 1 if wishes.n is None else wishes.n
+    if not 1 <= samples <= SAMPLES_LIMIT:
+        raise invalid(f"n: {samples}; it is 1 to {SAMPLES_LIMIT}")
+    return samples
 
 
 def stop_strings(wishes: Wishes) -> tuple[str, ...]:
@@ -89,17 +71,21 @@ def sampling(
     limit: int,
     default_max_tokens: int,
     card: ModelCard,
+    sample: int = 0,
 ) -> Sampling:
     """Return what the rank is told.
 
     Args:
+        sample: which of the prompt's ``n`` samples this is, from 0; its seed is the client's plus
+            this number, so that each can be had again alone.
         limit: longest prompt + output, in tokens.
         default_max_tokens: for a client that says none; shortened to what ``limit`` leaves.
 
     Raises:
         Refusal: 400, with the name of the parameter or both lengths.
     """
-    _refuse_not_yet(wishes)
+    if wishes.stop_regex:
+        raise invalid("stop_regex: not supported")
     top_k = -1 if wishes.top_k is None else wishes.top_k
     if top_k < -1 or top_k == 0:
         raise invalid(f"top_k: {top_k}; it is -1 (all) or at least 1")
@@ -117,10 +103,12 @@ def sampling(
         "repetition_penalty": wishes.repetition_penalty,
         "frequency_penalty": wishes.frequency_penalty,
         "presence_penalty": wishes.presence_penalty,
-        "seed": _seed(wishes, key),
+        "seed": _seed(wishes, key, sample),
         "stop_token_ids": wishes.stop_token_ids,
         "eos_token_ids": card.eos_token_ids,
         "ignore_eos": wishes.ignore_eos,
+        "grammar": grammar_of(wishes),
+        "logit_bias": _biases(wishes, card),
         "logprobs": logprobs.output_top,
         "prompt_logprobs": logprobs.prompt_top,
         "prompt_logprobs_start": logprobs.prompt_start,
@@ -136,12 +124,36 @@ def sampling(
     return told
 
 
-def _refuse_not_yet(wishes: Wishes) -> None:
-    for name in NOT_YET:
-        if getattr(wishes, name):
-            raise invalid(f"{name} is not supported yet")
-    if wishes.n not in (None, 1):
-        raise invalid(f"n: {wishes.n} is not supported yet, only 1")
+def grammar_of(wishes: Wishes) -> Grammar | None:
+    """Return the one grammar that the text must keep to, if there is one.
+
+    Raises:
+        Refusal: there are two, or its text is too long.
+    """
+    given = {name: getattr(wishes, name) for name in GRAMMARS if getattr(wishes, name) is not None}
+    if wishes.json_object:
+        given["json"] = ""
+    if len(given) > 1:
+        raise invalid(f"{', '.join(given)}: a text keeps to one of them")
+    for name, text in given.items():
+        said = text if isinstance(text, str) else msgspec.json.encode(text).decode()
+        try:
+            return msgspec.convert({"kind": GrammarKind(name), "text": said}, Grammar)
+        except msgspec.ValidationError as error:
+            raise invalid(f"{name}: {error}") from error
+    return None
+
+
+def _biases(wishes: Wishes, card: ModelCard) -> tuple[tuple[int, float], ...]:
+    given = wishes.logit_bias or {}
+    if len(given) > BIASES_LIMIT:
+        raise invalid(f"logit_bias: {len(given)} tokens, the limit is {BIASES_LIMIT}")
+    biases = []
+    for word, bias in given.items():
+        if not (word.isascii() and word.isdigit()) or int(word[:20]) >= card.vocabulary:
+            raise invalid(f"logit_bias: {word[:40]!r} is no token id, 0 to {card.vocabulary - 1}")
+        biases.append((int(word), bias))
+    return tuple(biases)
 
 
 def _max_tokens(asked: int | None, prompt_tokens: int, limit: int, default: int) -> int:
@@ -158,7 +170,7 @@ def _max_tokens(asked: int | None, prompt_tokens: int, limit: int, default: int)
     return asked
 
 
-def _seed(wishes: Wishes, key: RoomKey) -> int:
-    """Return the client's seed, else the room: both legs then draw from the same one."""
-    given = wishes.sampling_seed if wishes.sampling_seed is not None else wishes.seed
-    return (key.room if given is None else given) & (2**63 - 1)
+def _seed(wishes: Wishes, key: RoomKey, sample: int) -> int:
+    """Return the client's seed for a sample, else the room: both legs then draw from the same."""
+    given: Any = wishes.sampling_seed if wishes.sampling_seed is not None else wishes.seed
+    return (key.room if given is None else given + sample) & (2**63 - 1)

@@ -84,7 +84,7 @@ class StopStrings:
                 out = self._held[: at + len(stop)] if self.keep else self._held[:at]
                 self._held = ""
                 return out, stop
-        keep_from = len(self._held) - self._beginning()
+        keep_from = len(self._held) - beginning_of(self._held, self.stops)
         out, self._held = self._held[:keep_from], self._held[keep_from:]
         return out, None
 
@@ -101,11 +101,12 @@ class StopStrings:
         at, n = min(places)
         return at, self.stops[n]
 
-    def _beginning(self) -> int:
-        """Return how many last characters may begin a stop string."""
-        longest = max(len(stop) for stop in self.stops) - 1
-        for length in range(min(longest, len(self._held)), 0, -1):
-            tail = self._held[-length:]
-            if any(stop.startswith(tail) and len(stop) > length for stop in self.stops):
-                return length
-        return 0
+
+def beginning_of(text: str, marks: Sequence[str]) -> int:
+    """Return how many last characters of a text may begin one of the marks."""
+    longest = max(len(mark) for mark in marks) - 1
+    for length in range(min(longest, len(text)), 0, -1):
+        tail = text[-length:]
+        if any(mark.startswith(tail) and len(mark) > length for mark in marks):
+            return length
+    return 0

@@ -1,22 +1,27 @@
 """The parts of a body that both APIs share: prompts, rooms, times, names.
 
 A worker serves a room that the balancer drew. It never talks to a host that a client named, so
-the phone book in the body must be the configured one; and each item of a batch has a room of its
-own. A decode that may prefill by itself does so when it is asked to (``"local_prefill": true``; a
-balancer draws the rooms as ever, else the front does), and when nothing of a pair is in the body.
-The first thing that is wrong is told, with its name and what would be right.
+the phone book in the body must be the configured one; and each sample of each prompt has a room
+of its own, prompt by prompt. A router that draws one room per prompt, or rooms of more than 53
+bits, gets rooms that both legs derive from its own in the same way. A decode that may prefill by
+itself does so when it is asked to (``"local_prefill": true``; a balancer draws the rooms as ever,
+else the front does), and when nothing of a pair is in the body. The first thing that is wrong is
+told, with its name and what would be right.
 """
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import string
+import time
 from typing import TypeVar
 
 import msgspec
 from aiohttp import web
 
 from daemons.front.config import FrontConfig
+from daemons.protocol.api.pair import PairBody
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.ids import ROOM_LIMIT, RoomKey, is_instance_name
 from daemons.protocol.topology import Role
@@ -28,26 +33,16 @@ PRIORITY_HEADER = "X-Priority"  # as the body's field priority
 PRIORITY_LIMIT = 100
 ID_HEADER = "X-Request-ID"
 TIMEOUT_LIMIT_S = 86400.0
+CREATED_HEADER = "X-PD-Created"  # unix seconds; both legs of a request then tell the same
 RID_LIMIT = 256  # characters
+FOREIGN_ROOM_LIMIT = 2**63  # SGLang's routers draw rooms below
 RID_CHARACTERS = frozenset(string.ascii_letters + string.digits + string.punctuation)
 
 T = TypeVar("T")
 
 
-class PairBody(msgspec.Struct, frozen=True):
-    """Where a body says who works together on it; scalars, or lists with one entry per prompt."""
-
-    bootstrap_host: str | list[str | None] | None = None
-    bootstrap_port: int | list[int | None] | None = None
-    bootstrap_room: int | list[int] | None = None
-    bootstrap_instance: str | list[str | None] | None = None
-    bootstrap_attempt: int | list[int] | None = None
-    local_prefill: bool | None = None  # the decode computes the prompts itself, nobody else does
-    priority: int | None = None  # goes before the header
-
-
 class Place(msgspec.Struct, frozen=True):
-    """Where one prompt is served.
+    """Where one sample is served.
 
     ``prefill`` is "" when the body does not say by whom, a decode's own name when by itself.
     """
@@ -58,28 +53,36 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def places(
-    body: PairBody, prompts: int, config: FrontConfig, priority: str | None = None
+    body: PairBody,
+    prompts: int,
+    config: FrontConfig,
+    priority: str | None = None,
+    *,
+    samples: int = 1,
 ) -> list[Place]:
-    """Return the place of each of ``prompts`` prompts; ``priority`` is the header's.
+    """Return the place of each of ``samples`` samples of ``prompts`` prompts, prompt by prompt.
+
+    ``priority`` is the header's.
 
     Raises:
         Refusal: 400, a room is missing, out of range, shared; another phone book is named; the
             priority is none; or a prefill of our own is asked for that may not be.
     """
     urgency = _priority(body.priority if body.priority is not None else priority)
-    if prompts > config.max_prompt_items:
-        raise invalid(f"{prompts} prompts in one request, the limit is {config.max_prompt_items}")
-    _check_phone_book(body, prompts, config)
+    count = prompts * samples
+    if count > config.max_prompt_items:
+        raise invalid(f"{count} texts in one request, the limit is {config.max_prompt_items}")
+    _check_phone_book(body, prompts, samples, config)
     local = _is_local(body, config)
-    rooms = _rooms(body, prompts, local=local)
-    attempts = each("bootstrap_attempt", body.bootstrap_attempt or 1, prompts)
-    prefills = each("bootstrap_instance", body.bootstrap_instance, prompts)
+    rooms = _rooms(body, prompts, samples, local=local)
+    attempts = each("bootstrap_attempt", body.bootstrap_attempt or 1, prompts, samples)
+    prefills = each("bootstrap_instance", body.bootstrap_instance, prompts, samples)
     found = [
         Place(_key(room, attempt), _prefill(name, config, local=local), urgency)
         for room, attempt, name in zip(rooms, attempts, prefills, strict=True)
     ]
-    if len({place.key for place in found}) < prompts:
-        raise invalid("bootstrap_room: two prompts share a room")
+    if len({place.key for place in found}) < count:
+        raise invalid("bootstrap_room: two texts share a room")
     return found
 
 
@@ -101,6 +104,12 @@ def timeout_s(request: web.Request, config: FrontConfig) -> float:
     return seconds
 
 
+def created_s(request: web.Request) -> int:
+    """Return when a request came, unix seconds: as the balancer says, so that both legs agree."""
+    said = request.headers.get(CREATED_HEADER, "")
+    return int(said) if said.isascii() and said.isdigit() and len(said) <= 12 else int(time.time())
+
+
 def request_id(request: web.Request, given: str | None = None) -> str:
     """Return the id of a request: the body's, else the header's, else a new one.
 
@@ -113,30 +122,36 @@ def request_id(request: web.Request, given: str | None = None) -> str:
     return rid
 
 
-def request_ids(request: web.Request, given: str | list[str] | None, prompts: int) -> list[str]:
-    """Return the id of each prompt of a request; those of a batch are numbered.
+def request_ids(
+    request: web.Request, given: str | list[str] | None, prompts: int, samples: int = 1
+) -> list[str]:
+    """Return the id of each sample of each prompt; where there are several they are numbered.
 
     Raises:
         Refusal: 400, see :func:`request_id`, or another number of ids than of prompts.
     """
     if isinstance(given, list):
-        rids: list[str] = each("rid", given, prompts)
-        return [request_id(request, one) for one in rids]
-    rid = request_id(request, given)
-    return [rid] if prompts == 1 else [f"{rid}_{n}" for n in range(prompts)]
+        names: list[str] = each("rid", given, prompts)
+        rids = [request_id(request, one) for one in names]
+        return rids if samples == 1 else [f"{rid}_{n}" for rid in rids for n in range(samples)]
+    rid, count = request_id(request, given), prompts * samples
+    return [rid] if count == 1 else [f"{rid}_{n}" for n in range(count)]
 
 
-def each(name: str, value: list[T] | T, prompts: int) -> list[T]:
-    """Return one value per prompt: a scalar holds for all.
+def each(name: str, value: list[T] | T, prompts: int, samples: int = 1) -> list[T]:
+    """Return one value per sample of each prompt: a scalar holds for all, an entry for its prompt.
 
     Raises:
         Refusal: 400, a list of another length.
     """
     if not isinstance(value, list):
-        return [value] * prompts
+        return [value] * (prompts * samples)
+    if len(value) == prompts * samples:
+        return value
     if len(value) != prompts:
-        raise invalid(f"{name}: {len(value)} entries for {prompts} prompts")
-    return value
+        told = f"{prompts} prompts" + (f" of {samples} samples each" if samples > 1 else "")
+        raise invalid(f"{name}: {len(value)} entries for {told}")
+    return [one for one in value for _ in range(samples)]
 
 
 def too_long(message: str) -> Refusal:
@@ -144,9 +159,20 @@ def too_long(message: str) -> Refusal:
     return Refusal(400, message, failure=Failure(Cause.REQUEST_TOO_LONG, "intake", "", message))
 
 
+def derived_room(room: int, sample: int) -> int:
+    """Return the room of a sample whose router drew one room for all of them.
+
+    The same on every worker; 53 bits of a hash, so that two rooms hardly ever meet.
+    """
+    if sample == 0 and room < ROOM_LIMIT:
+        return room
+    digest = hashlib.blake2b(f"{room}:{sample}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % (ROOM_LIMIT - 1) + 1
+
+
 def _key(room: int, attempt: int) -> RoomKey:
     if not 0 < room < ROOM_LIMIT:
-        raise invalid(f"bootstrap_room: {room}; a room is above 0 and below 2**53")
+        raise invalid(f"bootstrap_room: {room}; a room is above 0 and below 2**63")
     if not 0 < attempt <= ATTEMPT_LIMIT:
         raise invalid(f"bootstrap_attempt: {attempt}; it is 1 to {ATTEMPT_LIMIT}")
     return RoomKey(room, attempt)
@@ -175,10 +201,11 @@ def _is_local(body: PairBody, config: FrontConfig) -> bool:
     return config.local_prefill and body.local_prefill is None and named == (None,) * len(named)
 
 
-def _rooms(body: PairBody, prompts: int, *, local: bool) -> list[int]:
+def _rooms(body: PairBody, prompts: int, samples: int, *, local: bool) -> list[int]:
+    """Return a room per sample; those that a router did not draw are derived from its own."""
     given = body.bootstrap_room
     if given is None and local:
-        return [secrets.randbelow(ROOM_LIMIT - 1) + 1 for _ in range(prompts)]
+        return [secrets.randbelow(ROOM_LIMIT - 1) + 1 for _ in range(prompts * samples)]
     if given is None:
         raise invalid(
             "bootstrap_room is missing: this is one worker of a prefill/decode pair,"
@@ -186,7 +213,14 @@ def _rooms(body: PairBody, prompts: int, *, local: bool) -> list[int]:
         )
     if prompts > 1 and not isinstance(given, list):
         raise invalid(f"bootstrap_room: {prompts} prompts need a list with a room for each")
-    return each("bootstrap_room", given, prompts)
+    drawn = each("bootstrap_room", given, prompts, samples)
+    is_shared = samples > 1 and not (isinstance(given, list) and len(given) == len(drawn))
+    return [
+        derived_room(room, n % samples if is_shared else 0)
+        if 0 < room < FOREIGN_ROOM_LIMIT
+        else room
+        for n, room in enumerate(drawn)
+    ]
 
 
 def _prefill(name: str | None, config: FrontConfig, *, local: bool) -> str:
@@ -199,10 +233,10 @@ def _prefill(name: str | None, config: FrontConfig, *, local: bool) -> str:
     return name or ""
 
 
-def _check_phone_book(body: PairBody, prompts: int, config: FrontConfig) -> None:
+def _check_phone_book(body: PairBody, prompts: int, samples: int, config: FrontConfig) -> None:
     expected = (config.bootstrap_host, config.bootstrap_port)
-    hosts = each("bootstrap_host", body.bootstrap_host, prompts)
-    ports = each("bootstrap_port", body.bootstrap_port, prompts)
+    hosts = each("bootstrap_host", body.bootstrap_host, prompts, samples)
+    ports = each("bootstrap_port", body.bootstrap_port, prompts, samples)
     for host, port in zip(hosts, ports, strict=True):
         named = (expected[0] if host is None else host, expected[1] if port is None else port)
         if named != expected and named not in config.bootstrap_aliases:

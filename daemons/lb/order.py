@@ -1,7 +1,8 @@
 """What a client ordered: read once, so that both legs get the same bytes; pure.
 
 Top-level fields stay as the bytes they came in; only ``bootstrap_*`` is ours, whatever the client
-put there. A list of prompts is a batch: one room per item.
+put there. A list of prompts is a batch; each of the ``n`` samples of each item has a room of its
+own, item by item.
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ class Order:
     stream: bool
     tokens: int  # of all prompts and texts; an estimate, for only the tokenizer knows
     prompt_tokens: int  # of the prompts alone
-    wants_prompt_logprobs: bool  # of /generate: prefill's list goes into decode's answer
+    wants_prompt_logprobs: bool  # prefill's list goes into decode's answer
+    samples: int = 1  # texts of each prompt
 
     @property
     def rooms(self) -> int:
         """How many rooms it needs."""
-        return 1 if self.items is None else self.items
+        return (1 if self.items is None else self.items) * self.samples
 
     @property
     def prompt(self) -> bytes:
@@ -69,7 +71,7 @@ class Order:
         ``prefill`` is "" for workers that know each other by host and port alone.
         """
         meeting: dict[str, object] = {"bootstrap_instance": prefill} if prefill else {}
-        if self.items is None:
+        if self.items is None and self.samples == 1:
             meeting |= {
                 "bootstrap_host": host,
                 "bootstrap_port": port,
@@ -77,15 +79,15 @@ class Order:
             }
         else:
             meeting |= {
-                "bootstrap_host": [host] * self.items,
-                "bootstrap_port": [port] * self.items,
+                "bootstrap_host": [host] * self.rooms,
+                "bootstrap_port": [port] * self.rooms,
                 "bootstrap_room": list(rooms),
             }
         return self._with(meeting, attempt)
 
     def alone_body(self, rooms: Sequence[int], attempt: int = 1) -> bytes:
         """Return the bytes for a decode that computes the prompt by itself."""
-        room = rooms[0] if self.items is None else list(rooms)
+        room = list(rooms) if self.items is not None or self.samples > 1 else rooms[0]
         return self._with({"bootstrap_room": room, "local_prefill": True}, attempt)
 
     def _with(self, meeting: dict[str, object], attempt: int) -> bytes:
@@ -105,15 +107,38 @@ def read_order(path: str, raw: bytes, max_items: int) -> Order:
         fields = _fields.decode(raw)
         items = _items(path, fields)
         stream = _value(fields, "stream") is True
+        samples = _samples(path, fields)
         prompt_tokens = _prompt_tokens(fields)
-        tokens = prompt_tokens + _most_tokens(fields) * (items or 1)
-        wanted = _value(fields, "return_logprob") if path == GENERATE else False
+        tokens = (prompt_tokens + _most_tokens(fields) * (items or 1)) * samples
+        wanted = _wants_prompt(path, fields)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadOrder(f"body: {error}") from error
     if items is not None and not 1 <= items <= max_items:
         raise BadOrder(f"{items} prompts in one request, 1 to {max_items} are served")
-    wants = any(wanted) if isinstance(wanted, list) else bool(wanted)
-    return Order(path, fields, items, stream, tokens, prompt_tokens, wants)
+    if samples > 1 and (items or 1) * samples > max_items:
+        texts = (items or 1) * samples
+        raise BadOrder(f"{texts} texts in one request, 1 to {max_items} are served")
+    return Order(path, fields, items, stream, tokens, prompt_tokens, wanted, samples)
+
+
+def _samples(path: str, fields: Mapping[str, msgspec.Raw]) -> int:
+    """Return how many texts each prompt gets; 1 for what a worker will refuse."""
+    samples = _value(fields, "n")
+    if path == GENERATE:
+        wishes = _value(fields, "sampling_params")
+        first = wishes[0] if isinstance(wishes, list) and wishes else wishes
+        samples = first.get("n") if isinstance(first, dict) else None
+    is_count = isinstance(samples, int) and not isinstance(samples, bool)
+    return max(1, samples) if is_count else 1
+
+
+def _wants_prompt(path: str, fields: Mapping[str, msgspec.Raw]) -> bool:
+    """Say whether log-probabilities of the prompt may be wanted, which only prefill knows."""
+    if path == GENERATE:
+        wanted = _value(fields, "return_logprob")
+        return any(wanted) if isinstance(wanted, list) else bool(wanted)
+    is_shown = path == COMPLETIONS and _value(fields, "echo") is True
+    return is_shown and _value(fields, "logprobs") is not None
 
 
 def _most_tokens(fields: Mapping[str, msgspec.Raw]) -> int:

@@ -67,20 +67,23 @@ class Outbox:
         self.do(Tell((Output(key.room, key.attempt, failure=failure),)))
 
     def tell_first(self, request: Request) -> None:
-        """Give the client's leg the one token that prefill makes."""
-        first, sampling = request.first, request.submit.sampling
-        assert first is not None
-        ends = first.id in sampling.ending_token_ids
-        wanted = sampling.prompt_logprobs is not None
-        output = Output(
-            request.key.room,
-            request.key.attempt,
-            (first,),
-            FinishReason.STOP if ends else FinishReason.LENGTH,
-            first.id if ends else None,
-            prompt_logprobs=tuple(request.prompt_logprobs) if wanted else None,
-        )
-        self.do(Tell((output,)))
+        """Give the client's leg the one token that prefill makes, as soon as there is one.
+
+        A token that ends the text waits for the hand-over: with it goes the good end.
+        """
+        if not ends_with_first(request):
+            self.do(Tell((_first_output(request, None),)))
+
+    def tell_end(self, request: Request) -> None:
+        """Tell the client's leg that decode has everything."""
+        room, attempt = request.key
+        if not ends_with_first(request):
+            self.do(Tell((Output(room, attempt, (), FinishReason.LENGTH),)))
+            return
+        assert request.first is not None
+        ends = request.first.id in request.submit.sampling.ending_token_ids
+        reason = FinishReason.STOP if ends else FinishReason.LENGTH
+        self.do(Tell((_first_output(request, reason),)))
 
     def close(self, request: Request, failure: Failure | None, now: float) -> None:
         """Write the closing line and count the end."""
@@ -111,3 +114,25 @@ class Outbox:
             self.me, peer.epoch, key.room, key.attempt, status, sent_bytes, failure, fence
         )
         self.do(Send(peer, message))
+
+
+def ends_with_first(request: Request) -> bool:
+    """Say whether the first token is the last one, whatever decode does."""
+    sampling = request.submit.sampling
+    assert request.first is not None
+    return sampling.max_tokens == 1 or request.first.id in sampling.ending_token_ids
+
+
+def _first_output(request: Request, finish: FinishReason | None) -> Output:
+    first, sampling = request.first, request.submit.sampling
+    assert first is not None
+    return Output(
+        request.key.room,
+        request.key.attempt,
+        (first,),
+        finish,
+        first.id if finish is FinishReason.STOP else None,
+        prompt_logprobs=(
+            None if sampling.prompt_logprobs is None else tuple(request.prompt_logprobs)
+        ),
+    )

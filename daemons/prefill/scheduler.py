@@ -320,6 +320,7 @@ class Scheduler:
             self.inflight.rooms[request.key] = request
             self.out.do(End(request.key))
             self.recorder.enter(request.key, "inflight", "prompt is computed", self._now)
+            self.out.tell_first(request)
         if (write := next_write(request, self.config.engine.page_size)) is not None:
             request.unsettled += 1
             self.out.do(write)
@@ -379,7 +380,7 @@ class Scheduler:
         del self.inflight.rooms[key]
         self._release(request)
         self.out.final(request.peer, key, None, Fence.CLEAN, request.sent_bytes)
-        self.out.tell_first(request)
+        self.out.tell_end(request)
         self.tombs.put(key, Tomb(Fence.CLEAN, None, request.peer), self._now)
         self._close(request, None)
 

@@ -12,6 +12,7 @@ from daemons.front.openai_answers import (
     CompletionLogprobs,
     Envelope,
     chat_logprobs,
+    echoed,
     ending,
     is_worth_a_chunk,
     usage,
@@ -35,6 +36,12 @@ def answer(*tokens: TokenOut) -> Answer:
     return one
 
 
+def test_a_prompt_counts_once_whatever_its_samples() -> None:
+    counts = usage([answer(A), answer(A, B)], 2)
+    assert (counts["prompt_tokens"], counts["completion_tokens"]) == (3, 3)
+    assert counts["prompt_tokens_details"] == {"cached_tokens": 2}
+
+
 def test_usage_counts_all_choices() -> None:
     assert usage([answer(A), answer(A, B)]) == {
         "prompt_tokens": 6,
@@ -47,7 +54,7 @@ def test_usage_counts_all_choices() -> None:
 def test_whole_answers_and_chunks_share_their_head() -> None:
     envelope = Envelope("cmpl-1", "whole", "chunk", "tiny", created=5)
     head = {"id": "cmpl-1", "created": 5, "model": "tiny"}
-    whole = envelope.whole([], [])
+    whole = envelope.whole([], {"total_tokens": 0})
     assert whole["object"] == "whole"
     assert whole["usage"]["total_tokens"] == 0
     assert envelope.chunk([], usage=None) == {
@@ -62,6 +69,8 @@ def test_an_end_has_openais_words() -> None:
     assert ending(None) == {"finish_reason": None}
     assert ending(End(FinishReason.STOP, "x")) == {"finish_reason": "stop", "matched_stop": "x"}
     assert ending(End(FinishReason.LENGTH))["finish_reason"] == "length"
+    assert ending(End(FinishReason.STOP), with_calls=True)["finish_reason"] == "tool_calls"
+    assert ending(End(FinishReason.LENGTH), with_calls=True)["finish_reason"] == "length"
 
 
 def test_offsets_of_a_completion_go_on_from_piece_to_piece(card: ModelCard) -> None:
@@ -75,6 +84,21 @@ def test_offsets_of_a_completion_go_on_from_piece_to_piece(card: ModelCard) -> N
     second = logprobs.of([B])
     assert second is not None
     assert second["text_offset"] == [1]
+
+
+def test_the_chosen_token_is_among_the_likeliest_and_an_unknown_one_is_null(
+    card: ModelCard,
+) -> None:
+    shown = CompletionLogprobs(card, 1).of([TokenOut(97), TokenOut(99, -9.0, ((97, -0.5),))])
+    assert shown is not None
+    assert shown["token_logprobs"] == [None, -9.0]
+    assert shown["top_logprobs"] == [None, {"a": -0.5, "c": -9.0}]
+
+
+def test_an_echo_has_prefills_log_probabilities_or_none() -> None:
+    one = answer(A)
+    assert echoed(one, ()) == [TokenOut(1), TokenOut(2), TokenOut(3)]
+    assert echoed(one, (B,)) == [B]
 
 
 def test_log_probabilities_that_nobody_asked_for_are_null(card: ModelCard) -> None:

@@ -212,7 +212,8 @@ async def test_a_client_that_hangs_up_cancels_its_room(bench: Bench) -> None:
     [
         ("/v1/completions", {}, "prompt"),
         ("/v1/completions", {"prompt": {}}, "prompt"),
-        ("/v1/completions", {"prompt": "a", "n": 2}, "n: 2 is not supported yet"),
+        ("/v1/completions", {"prompt": "a", "n": 0}, "n: 0"),
+        ("/v1/completions", {"prompt": "a", "surprise": 1}, "Unknown parameter: 'surprise'"),
         ("/v1/completions", {"prompt": "a", "max_tokens": 0}, "max_tokens"),
         ("/v1/completions", {"prompt": "a", "max_tokens": 400}, "limit is 400"),
         ("/v1/completions", {"prompt": "a", "logprobs": 1000}, "logprobs"),
@@ -222,7 +223,7 @@ async def test_a_client_that_hangs_up_cancels_its_room(bench: Bench) -> None:
         ("/v1/completions", {"prompt": "a", "stop": ""}, "stop"),
         ("/v1/chat/completions", {}, "messages"),
         ("/v1/chat/completions", {"messages": []}, "messages"),
-        ("/v1/chat/completions", {"messages": HI, "tools": [{}]}, "tools"),
+        ("/v1/chat/completions", {"messages": HI, "tools": [{}]}, "$.tools[0]"),
         ("/v1/chat/completions", {"messages": HI, "top_logprobs": 2}, "top_logprobs"),
         ("/v1/chat/completions", {"messages": HI, "response_format": {"type": "x"}}, "text"),
         ("/v1/chat/completions", {"messages": HI, "max_tokens": 377}, "limit is 400"),

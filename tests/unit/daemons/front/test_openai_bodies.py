@@ -7,11 +7,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemons.front.openai_bodies import ChatBody, CompletionBody, SharedBody
-from daemons.front.sampling import LogprobWishes, Wishes
+from daemons.front.openai_bodies import (
+    chat_logprobs_of,
+    check_chat,
+    check_completion,
+    check_shared,
+    completion_logprobs,
+    prompts_of,
+    usage_in_chunks,
+    usage_in_stream,
+    wishes_of,
+)
+from daemons.front.sampling import LogprobWishes
+from daemons.protocol.api.openai_bodies import ChatBody, CompletionBody, SharedBody
+from daemons.protocol.api.sampling_params import Wishes
 from daemons.runtime.http import Refusal
 
 HI: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
+SCHEMA = {"type": "object"}
 
 
 def chat(**fields: Any) -> ChatBody:
@@ -22,19 +35,75 @@ def completion(prompt: object, **fields: Any) -> CompletionBody:
     return msgspec.convert({"prompt": prompt, **fields}, CompletionBody)
 
 
+def shared(**fields: Any) -> SharedBody:
+    return msgspec.convert(fields, SharedBody)
+
+
 def test_shared_fields_become_wishes() -> None:
-    body = msgspec.convert(
-        {"temperature": 0, "top_p": 0.5, "stop": "x", "seed": 1, "n": 1, "min_tokens": 2},
-        SharedBody,
-    )
-    assert body.wishes(9) == Wishes(
-        max_new_tokens=9, min_new_tokens=2, temperature=0.0, top_p=0.5, stop="x", seed=1, n=1
+    body = shared(temperature=0, top_p=0.5, stop="x", seed=1, n=1, min_tokens=2, regex="a")
+    assert wishes_of(body, 9) == Wishes(
+        max_new_tokens=9,
+        min_new_tokens=2,
+        temperature=0.0,
+        top_p=0.5,
+        stop="x",
+        seed=1,
+        n=1,
+        regex="a",
     )
 
 
-def test_unknown_fields_are_let_be_and_null_is_absent() -> None:
+@pytest.mark.parametrize(
+    ("form", "wishes"),
+    [
+        (None, Wishes()),
+        ({"type": "text"}, Wishes()),
+        ({"type": "json_object"}, Wishes(json_object=True)),
+        (
+            {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}},
+            Wishes(json_schema=SCHEMA),
+        ),
+        (
+            {"type": "json_schema", "json_schema": {"name": "x", "schema": True}},
+            Wishes(json_schema="true"),
+        ),
+        (
+            {"type": "structural_tag", "format": {}},
+            Wishes(structural_tag={"type": "structural_tag", "format": {}}),
+        ),
+    ],
+)
+def test_a_response_format_becomes_a_grammar(form: Any, wishes: Wishes) -> None:
+    assert wishes_of(shared(response_format=form), None) == wishes
+
+
+@pytest.mark.parametrize("form", [{"type": "xml"}, {"type": "json_schema"}, {"type": ["a"]}])
+def test_a_response_format_that_is_none_is_refused(form: dict[str, Any]) -> None:
+    with pytest.raises(Refusal, match=r"response_format\."):
+        wishes_of(shared(response_format=form), None)
+
+
+def test_a_text_that_must_be_a_call_has_no_other_grammar() -> None:
+    assert wishes_of(shared(), None, {"a": 1}).structural_tag == {"a": 1}
+    for other in ({"regex": "a"}, {"response_format": {"type": "json_object"}}):
+        with pytest.raises(Refusal, match="no other grammar"):
+            wishes_of(shared(**other), None, {"a": 1})
+
+
+def test_null_is_absent() -> None:
     names = list(SharedBody.__struct_fields__)
-    assert msgspec.convert({**dict.fromkeys(names), "user": "u", "store": True}, SharedBody)
+    assert msgspec.convert(dict.fromkeys(names), SharedBody) == SharedBody()
+
+
+def test_usage_may_come_at_the_end_or_with_every_chunk() -> None:
+    def asked(**options: bool) -> tuple[bool, bool]:
+        body = shared(stream_options=options)
+        return usage_in_stream(body), usage_in_chunks(body)
+
+    assert asked() == (False, False)
+    assert asked(include_usage=True) == (True, False)
+    assert asked(include_usage=True, continuous_usage_stats=True) == (True, True)
+    assert asked(continuous_usage_stats=True) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -46,72 +115,66 @@ def test_wrong_types_are_refused_with_their_place(wrong: dict[str, Any]) -> None
 
 
 def test_a_prompt_is_a_text_tokens_or_a_list_of_either() -> None:
-    assert completion("hi").prompts() == (["hi"], False)
-    assert completion([1, 2]).prompts() == ([[1, 2]], False)
-    assert completion(["a", "b"]).prompts() == (["a", "b"], True)
-    assert completion([[1], [2]]).prompts() == ([[1], [2]], True)
+    assert prompts_of(completion("hi")) == ["hi"]
+    assert prompts_of(completion([1, 2])) == [[1, 2]]
+    assert prompts_of(completion(["a", "b"])) == ["a", "b"]
+    assert prompts_of(completion([[1], [2]])) == [[1], [2]]
 
 
 @pytest.mark.parametrize("wrong", [[], [1, "a"], [1, [2]]])
 def test_an_empty_or_mixed_prompt_is_refused(wrong: object) -> None:
     with pytest.raises(Refusal, match="prompt"):
-        completion(wrong).prompts()
+        prompts_of(completion(wrong))
 
 
-@pytest.mark.parametrize("wrong", [{"suffix": "x"}, {"best_of": 2}, {"echo": True, "logprobs": 1}])
-def test_a_completion_refuses_what_is_not_here_yet(wrong: dict[str, Any]) -> None:
-    with pytest.raises(Refusal, match="not supported yet"):
-        completion("hi", **wrong).check()
+@pytest.mark.parametrize(
+    ("wrong", "more"), [({"suffix": "x"}, {}), ({"best_of": 2}, {}), ({}, {"max_tokens": 0})]
+)
+def test_a_completion_refuses_what_is_not_here(wrong: dict[str, Any], more: Any) -> None:
+    with pytest.raises(Refusal, match=next(iter({**wrong, **more}))):
+        check_completion(completion("hi", **wrong), shared(**more))
+
+
+def test_a_completion_takes_the_best_of_all_and_an_echo_alone() -> None:
+    check_completion(completion("hi", best_of=3), shared(n=3))
+    check_completion(completion("hi", echo=True), shared(max_tokens=0))
+
+
+@pytest.mark.parametrize("name", ["stop_regex", "lora_path", "return_hidden_states"])
+def test_what_routers_send_empty_is_refused_only_when_it_asks(name: str) -> None:
+    check_shared(shared(**{name: False}))
+    with pytest.raises(Refusal, match=f"{name}: not supported"):
+        check_shared(shared(**{name: "x"}))
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"tools": [{"type": "function"}]},
         {"functions": [{}]},
-        {"response_format": {"type": "json_object"}},
         {"modalities": ["audio"]},
         {"audio": {"voice": "x"}},
-        {"continue_final_message": True},
         {"chat_template": "x"},
+        {"store": True},
+        {"service_tier": "flex"},
+        {"verbosity": "high"},
+        {"continue_final_message": True, "add_generation_prompt": True},
     ],
 )
-def test_a_chat_refuses_what_is_not_here_yet(wrong: dict[str, Any]) -> None:
-    with pytest.raises(Refusal, match="yet"):
-        chat(**wrong).check()
+def test_a_chat_refuses_what_is_not_here(wrong: dict[str, Any]) -> None:
+    with pytest.raises(Refusal, match=next(iter(wrong))):
+        check_chat(chat(**wrong))
 
 
 def test_a_chat_takes_what_changes_nothing() -> None:
-    chat(tools=[], response_format={"type": "text"}, modalities=["text"]).check()
+    check_chat(chat(tools=[], modalities=["text"], store=False, service_tier="auto", audio=None))
 
 
 def test_log_probabilities_are_asked_for_in_two_ways() -> None:
-    assert completion("x", logprobs=2).logprob_wishes() == LogprobWishes(2)
-    assert completion("x").logprob_wishes() == LogprobWishes()
-    assert chat(logprobs=True, top_logprobs=3).logprob_wishes() == LogprobWishes(3)
-    assert chat(logprobs=True).logprob_wishes() == LogprobWishes(0)
-    assert chat(logprobs=False).logprob_wishes() == LogprobWishes()
-    with pytest.raises(Refusal, match="top_logprobs needs"):
-        chat(top_logprobs=3).check()
-
-
-def test_parts_of_a_message_are_joined() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    body = chat(messages=[{"role": "user", "content": parts, "name": "n"}])
-    assert body.plain_messages() == [{"role": "user", "content": "a\nb", "name": "n"}]
-
-
-@pytest.mark.parametrize(
-    ("messages", "place"),
-    [
-        ([], "messages"),
-        ([{"content": "x"}], r"messages\[0\]\.role"),
-        ([*HI, {"role": "user"}], r"messages\[1\]\.content"),
-        ([{"role": "user", "content": None}], r"messages\[0\]\.content"),
-        ([{"role": "user", "content": [{"type": "image_url"}]}], r"messages\[0\]\.content"),
-        ([{"role": "user", "content": 5}], r"messages\[0\]\.content"),
-    ],
-)
-def test_a_message_that_is_none_is_refused_with_its_place(messages: Any, place: str) -> None:
-    with pytest.raises(Refusal, match=place):
-        chat(messages=messages).plain_messages()
+    assert completion_logprobs(completion("x", logprobs=2)) == LogprobWishes(2)
+    assert completion_logprobs(completion("x", logprobs=2, echo=True)) == LogprobWishes(2, 2)
+    assert completion_logprobs(completion("x", echo=True)) == LogprobWishes()
+    assert chat_logprobs_of(chat(logprobs=True, top_logprobs=3)) == LogprobWishes(3)
+    assert chat_logprobs_of(chat(logprobs=True)) == LogprobWishes(0)
+    assert chat_logprobs_of(chat(logprobs=False)) == LogprobWishes()
+    with pytest.raises(Refusal, match="top_logprobs: needs"):
+        check_chat(chat(top_logprobs=3))

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from daemons.front.orders import Request, order
-from daemons.front.sampling import LogprobWishes, Wishes
+from daemons.front.sampling import LogprobWishes
 from daemons.front.validate import Place
+from daemons.protocol.api.sampling_params import Wishes
 from daemons.protocol.ids import RoomKey
 from daemons.runtime.http import Refusal
 from tests.support.front_bench import Bench, front_bench

@@ -88,3 +88,32 @@ def test_counts_and_prompt_log_probabilities_pass_through() -> None:
     prompt = (TokenOut(104), TokenOut(105, -0.5))
     piece = Track(order(), BYTES).feed(output(b"a", cached_tokens=3, prompt_logprobs=prompt))
     assert (piece.cached_tokens, piece.prompt_logprobs) == (3, prompt)
+
+
+def handing_over(*stops: str, max_tokens: int = 9) -> Track:
+    sampling = Sampling(max_tokens=max_tokens)
+    return Track(order(sampling=sampling, stops=stops, hands_over=True), BYTES)
+
+
+def test_what_prefill_holds_back_at_its_end_is_decodes_to_tell() -> None:
+    track = handing_over("bc")
+    assert track.feed(output(b"b")) == Piece("", (TokenOut(98),))
+    assert track.feed(output(b"", LENGTH)) == Piece("", (), End(LENGTH))
+
+
+def test_a_text_of_one_token_is_whole_on_both_legs() -> None:
+    track = handing_over("bc", max_tokens=1)
+    assert track.feed(output(b"b", LENGTH)) == Piece("b", (TokenOut(98),), End(LENGTH))
+
+
+def test_a_text_that_ends_with_its_first_token_ends_when_it_is_handed_over() -> None:
+    track = handing_over("b")
+    assert track.feed(output(b"b")) == Piece("", ())
+    assert track.end is None
+    assert track.feed(output(b"", LENGTH)) == Piece("", (TokenOut(98),), End(STOP, "b"))
+
+
+def test_of_a_prompt_only_nothing_is_told_but_its_end() -> None:
+    one = order(sampling=Sampling(max_tokens=1), prompt_only=True)
+    piece = Track(one, BYTES).feed(output(b"b", LENGTH, prompt_logprobs=(TokenOut(1),)))
+    assert piece == Piece("", (), End(LENGTH), prompt_logprobs=(TokenOut(1),))

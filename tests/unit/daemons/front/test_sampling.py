@@ -9,9 +9,16 @@ import msgspec
 import pytest
 
 from daemons.front.model_card import ModelCard, load
-from daemons.front.sampling import LogprobWishes, Wishes, sampling, stop_strings
+from daemons.front.sampling import LogprobWishes, samples_of, sampling, stop_strings
+from daemons.protocol.api.sampling_params import Wishes
 from daemons.protocol.causes import Cause
-from daemons.protocol.generate import Sampling
+from daemons.protocol.generate import (
+    BIASES_LIMIT,
+    GRAMMAR_LIMIT,
+    Grammar,
+    GrammarKind,
+    Sampling,
+)
 from daemons.protocol.ids import RoomKey
 from daemons.runtime.http import Refusal
 from tests.support.tiny_model import EOS, tiny_model
@@ -142,10 +149,16 @@ def test_a_refusal_for_length_shows_both_numbers(card: ModelCard) -> None:
         {"max_new_tokens": 3, "min_new_tokens": 4},
         {"stop_token_ids": [-1]},
         {"stop_token_ids": [1] * 1000},
-        {"n": 2},
-        {"json_schema": "{}"},
-        {"regex": "a"},
-        {"logit_bias": {"1": 5}},
+        {"stop_regex": "a"},
+        {"regex": "a", "ebnf": "b"},
+        {"json_object": True, "json_schema": "{}"},
+        {"regex": "a" * (GRAMMAR_LIMIT + 1)},
+        {"logit_bias": {"1": 101}},
+        {"logit_bias": {"x": 5}},
+        {"logit_bias": {"-1": 5}},
+        {"logit_bias": {"9" * 5000: 5}},
+        {"logit_bias": {"258": 5}},
+        {"logit_bias": {str(n): 1 for n in range(BIASES_LIMIT + 1)}},
     ],
 )
 def test_a_wish_that_cannot_be_met_is_refused_by_name(
@@ -157,6 +170,52 @@ def test_a_wish_that_cannot_be_met_is_refused_by_name(
     ours = {"min_new_tokens": "min_", "max_new_tokens": "max_tokens"}
     last = list(wish)[-1]
     assert ours.get(last, last) in refusal.value.message
+
+
+@pytest.mark.parametrize(
+    ("wish", "grammar"),
+    [
+        ({"json_schema": '{"type": "object"}'}, (GrammarKind.JSON_SCHEMA, '{"type": "object"}')),
+        ({"json_schema": {"type": "object"}}, (GrammarKind.JSON_SCHEMA, '{"type":"object"}')),
+        ({"regex": "a+"}, (GrammarKind.REGEX, "a+")),
+        ({"ebnf": "root ::= x"}, (GrammarKind.EBNF, "root ::= x")),
+        ({"structural_tag": {"a": 1}}, (GrammarKind.STRUCTURAL_TAG, '{"a":1}')),
+        ({"json_object": True}, (GrammarKind.JSON, "")),
+    ],
+)
+def test_a_grammar_is_a_text_or_an_object(
+    card: ModelCard, wish: dict[str, Any], grammar: tuple[GrammarKind, str]
+) -> None:
+    assert told(card, **wish).grammar == Grammar(*grammar)
+
+
+def test_biases_are_of_token_ids(card: ModelCard) -> None:
+    assert told(card, logit_bias={"7": -100, "97": 1.5}).logit_bias == ((7, -100.0), (97, 1.5))
+
+
+def test_each_sample_has_the_seed_that_it_would_have_alone(card: ModelCard) -> None:
+    def seed(sample: int, **wishes: Any) -> int:
+        return sampling(
+            Wishes(n=4, **wishes),
+            LogprobWishes(),
+            key=KEY,
+            prompt_tokens=1,
+            limit=9,
+            default_max_tokens=1,
+            card=card,
+            sample=sample,
+        ).seed
+
+    assert [seed(n, seed=5) for n in range(4)] == [5, 6, 7, 8]
+    assert [seed(n, seed=2**63 - 1) for n in range(2)] == [2**63 - 1, 0]
+    assert [seed(n) for n in range(4)] == [KEY.room] * 4  # each sample has a room of its own
+
+
+@pytest.mark.parametrize("n", [0, -1, 129])
+def test_samples_are_one_to_openais_limit(n: int) -> None:
+    assert (samples_of(Wishes()), samples_of(Wishes(n=128))) == (1, 128)
+    with pytest.raises(Refusal, match=f"n: {n}; it is 1 to 128"):
+        samples_of(Wishes(n=n))
 
 
 def test_a_misspelt_wish_is_refused() -> None:

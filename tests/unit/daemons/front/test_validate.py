@@ -12,21 +12,24 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from daemons.front.config import FrontConfig
-from daemons.front.generate_api import GenerateBody
-from daemons.front.openai_bodies import ChatBody, CompletionBody, SharedBody
 from daemons.front.validate import (
+    CREATED_HEADER,
     ID_HEADER,
     TIMEOUT_HEADER,
-    PairBody,
     Place,
+    created_s,
+    derived_room,
     each,
     places,
     request_id,
     request_ids,
     timeout_s,
 )
+from daemons.protocol.api.generate_body import GenerateBody
+from daemons.protocol.api.openai_bodies import ChatBody, CompletionBody, SharedBody
+from daemons.protocol.api.pair import PairBody
 from daemons.protocol.generate import FinishReason, Submit
-from daemons.protocol.ids import RoomKey
+from daemons.protocol.ids import ROOM_LIMIT, RoomKey
 from daemons.protocol.topology import Role
 from daemons.runtime.http import Refusal
 from tests.support.front_bench import Bench, front_bench, front_config
@@ -49,6 +52,40 @@ def test_each_prompt_of_a_batch_has_its_own() -> None:
         Place(RoomKey(7, 1), "p0"),
         Place(RoomKey(8, 1), "p1"),
     ]
+
+
+def test_each_sample_of_each_prompt_has_its_own_prompt_by_prompt() -> None:
+    body = {"bootstrap_room": [7, 8, 9, 10], "bootstrap_instance": ["p0", "p1"]}
+    places_found = places(msgspec.convert(body, PairBody), 2, DECODE, samples=2)
+    assert [(place.key.room, place.prefill) for place in places_found] == [
+        (7, "p0"),
+        (8, "p0"),
+        (9, "p1"),
+        (10, "p1"),
+    ]
+
+
+def test_a_room_for_all_samples_is_the_firsts_and_the_others_are_derived() -> None:
+    for rooms in (7, [7]):
+        body = msgspec.convert({"bootstrap_room": rooms}, PairBody)
+        drawn = [place.key.room for place in places(body, 1, DECODE, samples=3)]
+        assert drawn == [7, derived_room(7, 1), derived_room(7, 2)]
+        assert len(set(drawn)) == 3
+        assert all(0 < room < ROOM_LIMIT for room in drawn)
+
+
+def test_a_room_of_more_bits_than_ours_is_folded_the_same_everywhere() -> None:
+    (place,) = found(bootstrap_room=2**62 + 5)
+    assert place.key.room == derived_room(2**62 + 5, 0) < ROOM_LIMIT
+    assert found(bootstrap_room=[2**62 + 5])[0] == place
+    assert found(bootstrap_room=ROOM_LIMIT - 1)[0].key.room == ROOM_LIMIT - 1
+
+
+def test_both_legs_tell_when_a_request_came_as_the_balancer_says() -> None:
+    said = make_mocked_request("POST", "/", headers={CREATED_HEADER: "1700000000"})
+    assert created_s(said) == 1_700_000_000
+    for wrong in ("soon", "-1", "9" * 30):
+        assert created_s(make_mocked_request("POST", "/", headers={CREATED_HEADER: wrong})) > 1.7e9
 
 
 def test_a_prefill_serves_its_own_prompts_only() -> None:
@@ -80,7 +117,7 @@ def test_another_name_of_the_phone_book_may_be_used_where_it_is_configured() -> 
     [
         (1, {}, "bootstrap_room is missing"),
         (1, {"bootstrap_room": 0}, "above 0"),
-        (1, {"bootstrap_room": 2**53}, r"2\*\*53"),
+        (1, {"bootstrap_room": 2**63}, r"2\*\*63"),
         (1, {"bootstrap_room": -1}, "above 0"),
         (1, {"bootstrap_room": [1, 2]}, "2 entries for 1 prompts"),
         (2, {"bootstrap_room": 7}, "a room for each"),

@@ -46,7 +46,7 @@ def test_an_empty_list_of_prefill_changes_nothing() -> None:
 
 def test_what_is_no_json_passes_as_it_is() -> None:
     assert merge.into_answer(b"<html>", merge.of_answer(raw(PREFILL))) == b"<html>"
-    assert merge.of_answer(b"<html>") == {0: {}}
+    assert merge.of_answer(b"<html>") == {}
 
 
 def event(value: Any) -> bytes:
@@ -77,6 +77,33 @@ def test_in_a_stream_of_a_batch_each_index_has_a_first_event() -> None:
         None,
         [[0, 0, None]],
     ]
+
+
+def choice(*logprobs: float | None, index: int = 0) -> dict[str, Any]:
+    tops = [None if one is None else {"t": one} for one in logprobs]
+    lists = {"token_logprobs": list(logprobs), "top_logprobs": tops}
+    return {"index": index, "text": "", "logprobs": lists}
+
+
+def test_an_echoed_prompt_gets_prefills_log_probabilities_in_the_places_of_decodes_nulls() -> None:
+    prefill = {"choices": [choice(None, -1.0, -9.0), choice(None, -2.0, -9.0, index=1)]}
+    decode = {"choices": [choice(None, None, -3.0, -4.0), choice(None, None, -5.0, index=1)]}
+    lists = merge.of_answer(json.dumps(prefill).encode())
+    said = json.loads(merge.into_answer(json.dumps(decode).encode(), lists))
+    found = [one["logprobs"]["token_logprobs"] for one in said["choices"]]
+    assert found == [[None, -1.0, -3.0, -4.0], [None, -2.0, -5.0]]
+    assert said["choices"][0]["logprobs"]["top_logprobs"][1:3] == [{"t": -1.0}, {"t": -3.0}]
+
+
+def test_a_streamed_echo_is_completed_in_its_first_event_only() -> None:
+    gathered = merge.Gathered()
+    gathered.take(event({"choices": [choice(None, -1.0, -9.0)]}))
+    gathered.take(event({"choices": [{"index": 0, "logprobs": choice(-7.0)["logprobs"]}]}))
+    patch = merge.Patch(gathered.lists)
+    first = patch.apply(event({"choices": [choice(None, None, -3.0)]}))
+    assert json.loads(first[6:])["choices"][0]["logprobs"]["token_logprobs"] == [None, -1.0, -3.0]
+    second = event({"choices": [choice(None)]})
+    assert patch.apply(second) is second
 
 
 def test_events_that_carry_nothing_to_merge_are_left_alone() -> None:

@@ -144,3 +144,44 @@ def test_tokens_are_estimated_from_bytes_and_wishes(
     path: str, body: dict[str, Any], tokens: int
 ) -> None:
     assert read_order(path, json.dumps(body).encode(), 100).tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "rooms"),
+    [
+        (CHAT, {"messages": [], "n": 4}, 4),
+        (COMPLETIONS, {"prompt": ["a", "b"], "n": 3}, 6),
+        (GENERATE, {"text": "a", "sampling_params": {"n": 2}}, 2),
+        (GENERATE, {"text": ["a", "b"], "sampling_params": [{"n": 2}, {"n": 2}]}, 4),
+        (CHAT, {"messages": [], "n": 1}, 1),
+        (CHAT, {"messages": [], "n": None}, 1),
+        (CHAT, {"messages": [], "n": "4"}, 1),
+        (CHAT, {"messages": [], "n": True}, 1),
+        (CHAT, {"messages": [], "n": -3}, 1),
+        (GENERATE, {"text": "a", "sampling_params": 5}, 1),
+    ],
+)
+def test_each_sample_of_each_item_has_a_room(path: str, body: Any, rooms: int) -> None:
+    order = read_order(path, json.dumps(body).encode(), 100)
+    assert order.rooms == rooms
+    drawn = list(range(1, rooms + 1))
+    said = json.loads(order.body(drawn, "h", 1, "p0"))["bootstrap_room"]
+    assert said == (drawn if rooms > 1 else 1)
+
+
+def test_too_many_samples_are_refused() -> None:
+    with pytest.raises(BadOrder, match="200 texts in one request"):
+        read_order(COMPLETIONS, b'{"prompt": ["a", "b"], "n": 100}', 100)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "wants"),
+    [
+        (COMPLETIONS, {"prompt": "a", "echo": True, "logprobs": 0}, True),
+        (COMPLETIONS, {"prompt": "a", "echo": True}, False),
+        (COMPLETIONS, {"prompt": "a", "logprobs": 1}, False),
+        (CHAT, {"messages": [], "echo": True, "logprobs": True}, False),
+    ],
+)
+def test_an_echo_with_log_probabilities_wants_prefills(path: str, body: Any, wants: bool) -> None:  # noqa: FBT001
+    assert read_order(path, json.dumps(body).encode(), 100).wants_prompt_logprobs is wants

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from daemons.prefill.outbox import Outbox
 from daemons.prefill.request import Request
 from daemons.protocol.generate import FinishReason, Sampling, TokenOut
@@ -55,16 +57,30 @@ def test_an_abort_is_answered_to_its_sender() -> None:
     assert out.take() == [Send(D, AbortAnswer(P, D.epoch, 1, 1, Fence.CUT))]
 
 
-def test_the_first_token_says_why_it_is_the_last_here() -> None:
+def told(out: Outbox) -> list[tuple[tuple[int, ...], FinishReason | None, int | None]]:
+    outputs = [output for tell in out.take() if isinstance(tell, Tell) for output in tell.outputs]
+    return [(tuple(t.id for t in o.tokens), o.finish, o.finish_token) for o in outputs]
+
+
+@pytest.mark.parametrize(
+    ("token", "limit", "at_once", "at_last"),
+    [
+        (1, 9, [((1,), None, None)], [((), FinishReason.LENGTH, None)]),
+        (2, 9, [], [((2,), FinishReason.STOP, 2)]),
+        (1, 1, [], [((1,), FinishReason.LENGTH, None)]),
+    ],
+    ids=["goes on", "ends the text", "is all"],
+)
+def test_the_first_token_is_told_at_once_unless_it_is_the_last(
+    token: int, limit: int, at_once: object, at_last: object
+) -> None:
     out = Outbox(P)
-    sampling = Sampling(max_tokens=9, eos_token_ids=(2,))
-    for token, finish in ((1, FinishReason.LENGTH), (2, FinishReason.STOP)):
-        request = Request(submit(sampling=sampling), key(), 0.0, 0.0, first=TokenOut(token))
-        out.tell_first(request)
-        (tell,) = out.take()
-        assert isinstance(tell, Tell)
-        assert tell.outputs[0].finish is finish
-        assert tell.outputs[0].prompt_logprobs is None
+    sampling = Sampling(max_tokens=limit, eos_token_ids=(2,))
+    request = Request(submit(sampling=sampling), key(), 0.0, 0.0, first=TokenOut(token))
+    out.tell_first(request)
+    assert told(out) == at_once
+    out.tell_end(request)
+    assert told(out) == at_last
 
 
 def test_an_end_is_counted_with_its_cause() -> None:

@@ -109,14 +109,15 @@ def test_a_room_goes_from_request_to_the_last_byte() -> None:
     assert row is not None
     assert row.first.id == 7
     assert of(commands, End) == [End(key())]
+    (first,) = told(commands)
+    assert ([token.id for token in first.tokens], first.finish) == ([7], None)
     commands = core.handle(WriteDone(key(), 100), 3.0)
     assert [p.status for p in said(commands, Progress)] == [Status.TRANSFERRING]
     commands = core.handle(WriteDone(key(), 50), 4.0)
     (last,) = said(commands, Progress)
     assert (last.status, last.sent_bytes, last.fence) == (Status.SUCCESS, 150, Fence.CLEAN)
     (output,) = told(commands)
-    assert [token.id for token in output.tokens] == [7]
-    assert output.finish is FinishReason.LENGTH
+    assert (output.tokens, output.finish) == ((), FinishReason.LENGTH)
     assert is_idle(core)
 
 
@@ -141,9 +142,9 @@ def test_prompt_log_probabilities_are_told_when_asked_for() -> None:
     core = paired()
     core.handle(submitted(tokens=2, sampling=Sampling(prompt_logprobs=1)), 0.0)
     core.handle(came(destination(tokens=2)), 0.0)
-    core.handle(done(1), 1.0)
-    (output,) = told(core.handle(WriteDone(key(), 1), 2.0))
+    (output,) = told(core.handle(done(1), 1.0))
     assert output.prompt_logprobs == ()
+    assert told(core.handle(WriteDone(key(), 1), 2.0))[0].prompt_logprobs is None
 
 
 def test_at_most_one_forward_is_under_way() -> None:

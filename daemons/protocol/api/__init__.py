@@ -1,0 +1,1 @@
+"""What clients may ask of us, as types: OpenAI's bodies and SGLang's; data only, no behaviour."""
