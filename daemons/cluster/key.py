@@ -69,7 +69,7 @@ def load_key(cluster: Cluster, *, environ: Mapping[str, str] = os.environ) -> Cl
     """
     folder = environ.get("CREDENTIALS_DIRECTORY", "")  # systemd's, see systemd.exec(5)
     credential = Path(folder, CREDENTIAL)
-    if folder and credential.exists():
+    if folder and _is_there(credential):
         # Its mode says nothing: systemd lets our user in by an access list.
         return _read(credential, f"credential {CREDENTIAL}", check_mode=False)
     if cluster.key_file:
@@ -98,6 +98,13 @@ def make_key(path: Path) -> ClusterKey:
     except OSError as error:
         raise OperatorError(f"cannot write {path}: {error.strerror}") from error
     return ClusterKey(text.encode(), str(path))
+
+
+def _is_there(credential: Path) -> bool:
+    try:
+        return credential.exists()
+    except OSError:  # a folder that is closed to us has one: reading it tells what is wrong
+        return True
 
 
 def _read(path: Path, origin: str, *, check_mode: bool) -> ClusterKey:

@@ -18,7 +18,7 @@ from daemons.runtime import systemd
 from daemons.runtime.http import Site
 from daemons.runtime.log import logger
 from daemons.runtime.phonebook import PhoneBookError, keep_registered
-from daemons.runtime.program import EXIT_FAILED, Stop
+from daemons.runtime.program import EXIT_BAD_CONFIG, EXIT_FAILED, Stop
 
 READY_S = 300.0  # ranks load their weights within
 REGISTERED_S = 10.0  # after so long without a phone book we are ready all the same
@@ -38,7 +38,7 @@ class Course:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self, stop: Stop) -> int:
-        """Live; return 0 after a signal, 1 after anything else."""
+        """Live; return 0 after a signal, 78 where a rank found the file bad, 1 otherwise."""
         try:
             if await self._started(stop):
                 self._open()
@@ -46,7 +46,7 @@ class Course:
                 if not self._ranks.death.done():
                     await self._drain(stop)
             elif not stop.asked.is_set():
-                return EXIT_FAILED
+                return self._exit_code()
             if self._ranks.death.done():
                 await self._mourn(self._ranks.death.result())
                 return EXIT_FAILED
@@ -54,6 +54,12 @@ class Course:
             return 0
         finally:
             await self._rest()
+
+    def _exit_code(self) -> int:
+        """Pass on that starting again would not help."""
+        death = self._ranks.death
+        is_bad_config = death.done() and death.result().exit_code == EXIT_BAD_CONFIG
+        return EXIT_BAD_CONFIG if is_bad_config else EXIT_FAILED
 
     async def _started(self, stop: Stop) -> bool:
         """Bring the ranks up; say whether they came."""

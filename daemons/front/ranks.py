@@ -57,6 +57,7 @@ class Death:
 
     rank: int
     how: str
+    exit_code: int | None = None  # None: it was killed, or broke without ending
 
     def __str__(self) -> str:
         return f"rank {self.rank} {self.how}"
@@ -229,7 +230,8 @@ class Ranks:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         how = how_it_ended(ended.result()) if ended.done() else broken.result()
         if not self.death.done():
-            self.death.set_result(Death(rank, how))
+            code = ended.result() if ended.done() and ended.result() >= 0 else None
+            self.death.set_result(Death(rank, how, code))
         await ended
 
 

@@ -15,6 +15,7 @@ from daemons.engine.engine import Engine
 from daemons.protocol.generate import RankReady
 from daemons.protocol.ids import PeerId
 from daemons.protocol.topology import Role
+from daemons.rank.canary import sing
 from daemons.rank.chaos import Hooks, Retract
 from daemons.rank.forward_lane import Steps
 from daemons.runtime.log import Logger, configure, logger
@@ -111,6 +112,7 @@ def equip(flags: Flags, role: Role, wants: Wants) -> Equipment:
 
     Raises:
         OperatorError: the model, the device or the backend cannot be had.
+        CanaryDied: what the backend writes does not arrive.
     """
     assert flags.link is not None
     me, cluster = flags.me, flags.file.cluster
@@ -127,6 +129,7 @@ def equip(flags: Flags, role: Role, wants: Wants) -> Equipment:
         hooks = Hooks(engine, backend, role)
         backend, steps = hooks.backend, hooks.steps
     backend.register([Region(*engine.kv_memory()), Region(rows.address, rows.bytes)])
+    sing(backend, rows)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     clock, wake = Clock(), Wake()
     bind = wants.bind or address_of(cluster, wants.host)

@@ -46,8 +46,10 @@ class Installed:
         return int(status or 0), json.loads(body) if body else None
 
 
-def installed(machine: Machine, cluster: str) -> Installed:
+def installed(machine: Machine, cluster: str, key: str = "") -> Installed:
     """Install pd from its wheel, with ``cluster`` as the cluster file, and start nothing.
+
+    Where the file names a key and ``key`` is "", one is made.
 
     Packages that pd depends on are those of the tests' environment: nothing is downloaded.
     """
@@ -60,7 +62,10 @@ def installed(machine: Machine, cluster: str) -> Installed:
     site = machine.run("sh", "-c", "echo /opt/pd/lib/python3*/site-packages").stdout.strip()
     machine.write(f"{site}/packages.pth", f"{PACKAGES}\n")
     there = Installed(machine)
-    if "key_file" in cluster:
+    if key:
+        machine.write("/etc/cluster.key", key)
+        machine.run("chmod", "600", "/etc/cluster.key")
+    elif "key_file" in cluster:
         there.pdctl("keygen", "/etc/cluster.key")
     there.pdctl("install", "--config", "/etc/cluster.yaml", "--yes")
     return there

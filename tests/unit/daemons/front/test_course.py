@@ -157,6 +157,11 @@ async def test_a_rank_that_dies_while_loading_ends_the_instance(tmp_path: Path) 
         assert one.book.registered == []
 
 
+async def test_a_file_that_a_rank_finds_bad_is_not_worth_another_start(tmp_path: Path) -> None:
+    async with running(tmp_path, "--exit-code", "78") as one:
+        assert await one.exit_code() == 78
+
+
 async def test_a_rank_that_is_never_ready_ends_the_instance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

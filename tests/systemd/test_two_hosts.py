@@ -1,0 +1,104 @@
+"""A cluster over two hosts, each with its own systemd, joined by a cable that can be pulled."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.systemd.conftest import Boot
+from tests.systemd.installed import Installed, installed
+from tests.systemd.machine import Cable, cable, until
+
+CLUSTER = {
+    "name": "two",
+    "model": "/srv/model",
+    "key_file": "cluster.key",
+    "hosts": {"n1": {"address": "10.77.0.1"}, "n2": {"address": "10.77.0.2"}},
+    "engine": {"threads": 1, "kv_tokens": 2048, "page_size": 16, "dtype": "fp32"},
+    "bootstrap": {"host": "n1"},
+    "lb": {"host": "n1", "poll_s": 0.2},
+    "timers": {"drain_s": 20, "notice_s": 0.5, "heartbeat_s": 0.5, "lease_s": 3},
+    "prefill": {"p0": {"host": "n1"}},
+    "decode": {"d0": {"host": "n2"}},
+}
+LB = "http://10.77.0.1:8000"
+SHORT_PULL_S = 3.0
+LONG_PULL_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class TwoHosts:
+    """Both machines and what joins them."""
+
+    n1: Installed
+    n2: Installed
+    wire: Cable
+
+    def serves(self) -> bool:
+        """Say whether a request over both hosts is answered."""
+        return self.n1.ask(LB)[0] == 200
+
+
+@pytest.fixture(scope="module")
+def two(boot: Boot, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
+    folder = tmp_path_factory.mktemp("two")
+    with (
+        boot(folder / "n1", "n1") as m1,
+        boot(folder / "n2", "n2") as m2,
+        cable(m1, m2, ("10.77.0.1/24", "10.77.0.2/24")) as wire,
+    ):
+        text = yaml.safe_dump(CLUSTER)
+        n1 = installed(m1, text)
+        n2 = installed(m2, text, key=m1.path("/etc/cluster.key").read_text())
+        n1.pdctl("up", within_s=120)
+        n2.pdctl("up", within_s=120)
+        hosts = TwoHosts(n1, n2, wire)
+        assert until(hosts.serves, 20.0)
+        yield hosts
+
+
+def test_tokens_come_over_both_hosts(two: TwoHosts) -> None:
+    status, answer = two.n1.ask(LB)
+    assert (status, answer["usage"]["completion_tokens"]) == (200, 8)
+    assert two.n1.machine.show("pd-decode@d0.service", "ActiveState") == "inactive"
+    for host in (two.n1, two.n2):
+        named = host.pdctl("status", "-o", "name").stdout.split()
+        assert named == ["bootstrap", "p0", "d0", "lb"]
+
+
+def test_a_cable_that_is_out_for_a_moment_costs_no_request(two: TwoHosts) -> None:
+    answers: list[tuple[int, Any]] = []
+    two.wire.pull()
+    asking = threading.Thread(target=lambda: answers.append(two.n1.ask(LB)))
+    asking.start()
+    time.sleep(SHORT_PULL_S)  # the fault itself
+    two.wire.plug()
+    asking.join(60)
+    ((status, answer),) = answers
+    assert status in (200, 502, 503, 504), answer
+    if status != 200:
+        assert answer["error"]["cause"]
+    assert until(two.serves, 30.0)
+
+
+@pytest.mark.long
+def test_a_cable_that_is_out_for_a_minute_is_told_and_heals(two: TwoHosts) -> None:
+    pids = {
+        (host, unit): host.main_pid(unit)
+        for host, unit in ((two.n1, "pd-prefill@p0.service"), (two.n2, "pd-decode@d0.service"))
+    }
+    two.wire.pull()
+    began = time.monotonic()
+    status, answer = two.n1.ask(LB)
+    assert status in (502, 503, 504), answer
+    assert answer["error"]["cause"]
+    time.sleep(max(0.0, LONG_PULL_S - (time.monotonic() - began)))  # the fault itself
+    two.wire.plug()
+    assert until(two.serves, 60.0)
+    assert {(host, unit): host.main_pid(unit) for host, unit in pids} == pids
