@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support import cluster as support
 from tests.support.checkpoints import checkpoint
 from tests.support.cluster import Cluster, running
 from tests.support.faults import Right, clear, healthy
@@ -99,24 +98,6 @@ def chaos_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("fleet")
     with running(folder, str(checkpoint("llama")), **CHAOS, **workers, **hosts) as cluster:
         yield cluster
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="every cell of the fault matrices")
-    parser.addoption("--address", default=support.ADDRESS, help="where clusters live, e.g. ::1")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    support.ADDRESS = config.getoption("--address", default=support.ADDRESS)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--long", default=False):
-        return
-    long = [item for item in items if item.get_closest_marker("long")]
-    if long:
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
 
 
 CELLS: dict[str, list[bool]] = {}

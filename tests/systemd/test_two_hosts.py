@@ -23,7 +23,13 @@ CLUSTER = {
     "engine": {"threads": 1, "kv_tokens": 2048, "page_size": 16, "dtype": "fp32"},
     "bootstrap": {"host": "n1"},
     "lb": {"host": "n1", "poll_s": 0.2},
-    "timers": {"drain_s": 20, "notice_s": 0.5, "heartbeat_s": 0.5, "lease_s": 3},
+    "timers": {
+        "drain_s": 20,
+        "notice_s": 0.5,
+        "heartbeat_s": 0.5,
+        "lease_s": 3,
+        "destination_s": 10,
+    },
     "prefill": {"p0": {"host": "n1"}},
     "decode": {"d0": {"host": "n2"}},
 }
