@@ -38,6 +38,8 @@ STABLE_S = 60.0
 LOG_BYTES_LIMIT = 64 << 20  # at a start, a longer log becomes NAME.log.1
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
+NO_PREFIX_CACHE = "--no-prefix-cache"  # a word that pd-prefill and pd-decode know
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -48,15 +50,15 @@ class Launch:
     argv: tuple[str, ...]
 
 
-def launches(file: ClusterFile, host: str) -> list[Launch]:
-    """Return what runs on ``host``, in starting order."""
+def launches(file: ClusterFile, host: str, words: Sequence[str] = ()) -> list[Launch]:
+    """Return what runs on ``host``, in starting order; ``words`` are said to every worker."""
     found = []
     for place in places(file.cluster).values():
         if place.host != host:
             continue
         argv = [sys.executable, "-m", f"daemons.{place.role.value}", "--config", str(file.path)]
         if place.role in (Role.PREFILL, Role.DECODE):
-            argv += ["--instance", place.instance]
+            argv += ["--instance", place.instance, *words]
         found.append(Launch(place.instance, place.role, tuple(argv)))
     return found
 
@@ -197,13 +199,16 @@ class Supervisor:
             life.pause_s = min(life.pause_s * 2, PAUSE_LIMIT_S)
 
 
-def prepare(file: ClusterFile, host: str) -> Supervisor:
-    """Return a supervisor of this host's daemons, with its folders made; nothing is started."""
+def prepare(file: ClusterFile, host: str, words: Sequence[str] = ()) -> Supervisor:
+    """Return a supervisor of this host's daemons, with its folders made; nothing is started.
+
+    ``words`` are said to every worker.
+    """
     cluster = file.cluster.name
     directory = make_run_directory(cluster)
     lives = [
         Life(launch, Child(instance=launch.instance, role=launch.role.value))
-        for launch in launches(file, host)
+        for launch in launches(file, host, words)
     ]
     own = process_of(os.getpid())
     assert own is not None
@@ -226,8 +231,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--host", required=True)
     parser.add_argument("--deadline", type=float, required=True)
+    parser.add_argument(NO_PREFIX_CACHE, action="store_true")
     flags = parser.parse_args(arguments)
-    supervisor = prepare(load(flags.config), flags.host)
+    words = [NO_PREFIX_CACHE] if flags.no_prefix_cache else []
+    supervisor = prepare(load(flags.config), flags.host, words)
     supervisor.start()
     while not supervisor.stop_asked and not supervisor.is_idle:
         supervisor.step()

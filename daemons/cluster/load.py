@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -93,6 +93,18 @@ def settings_of(cluster: Cluster, instance: str) -> tuple[Settings, dict[str, st
         own = cluster.bootstrap if role is Role.BOOTSTRAP else cluster.lb
         _merge(merged, own, "", origins, role.value)
     return merged, origins
+
+
+def with_setting(file: ClusterFile, instance: str, name: str, *, value: object) -> ClusterFile:
+    """Return the file as if the section of a worker had this setting; its hash stays.
+
+    Raises:
+        OperatorError: the file has no such instance.
+    """
+    cluster, role = file.cluster, role_of(file.cluster, instance).value
+    workers = dict(getattr(cluster, role))
+    workers[instance] = {**workers[instance], name: value}
+    return replace(file, cluster=msgspec.structs.replace(cluster, **{role: workers}))
 
 
 def read_settings(cluster: Cluster, instance: str, form: type[T]) -> T:

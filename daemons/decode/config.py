@@ -23,6 +23,7 @@ class DecodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     rows: Annotated[int, msgspec.Meta(ge=1)] = 128  # rooms that may be in transfer at once
     retract_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0  # KV that the host may keep; 0: none
     local_prefill: bool = True  # it computes prompts by itself when a request asks for that
+    prefix_cache: bool = True  # of prompts that begin like earlier texts only the rest travels
     ageing_s: Seconds = 5.0  # waiting for so long is worth one point of priority
     placement: Placement = Placement()
     engine: EngineConfig = EngineConfig()

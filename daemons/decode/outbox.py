@@ -43,20 +43,21 @@ class Outbox:
         """Log a fact about a peer."""
         self.do(Log(event, tuple(facts.items())))
 
-    def destination(self, request: Request) -> None:
-        """Tell prefill where a room goes."""
+    def destination(self, request: Request, page_size: int) -> None:
+        """Tell prefill where a room goes, and what of its prompt we have already."""
         assert request.peer is not None
         assert request.row is not None
-        key = request.key
+        key, cached = request.key, len(request.lease)
         message = Destination(
             self.me,
             request.peer.epoch,
             key.room,
             key.attempt,
-            tuple(request.pages),
+            tuple(request.pages[cached:]),
             request.row,
             len(request.submit.prompt),
             prompt_digest(request.submit.prompt),
+            cached * page_size,
         )
         self.do(Send(request.peer, message))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from daemons.decode.budget import Budget
+from daemons.decode.cache import Cache
 from daemons.decode.prefills import Prefills
 from daemons.decode.request import Request
 from daemons.kv.ledger import Ledger, Owner
@@ -24,7 +25,7 @@ class PreallocQueue:
     rooms: dict[RoomKey, Request] = field(default_factory=dict)
 
     def admit(
-        self, pages: Ledger, rows: Ledger, budget: Budget, places: int, prefills: Prefills
+        self, cache: Cache, rows: Ledger, budget: Budget, places: int, prefills: Prefills
     ) -> list[Request]:
         """Give memory to rooms in order until one does not fit; return those that got it.
 
@@ -36,10 +37,15 @@ class PreallocQueue:
             if peer is None and not request.local:
                 continue
             no_row = rows.free == 0 and not request.local
-            if len(admitted) >= places or no_row or not budget.fits(request):
+            if len(admitted) >= places or no_row:
+                break
+            cache.lease(request)
+            if not budget.fits(request):
+                cache.end(request)
                 break
             owner = Owner.REQUEST if request.local else Owner.WRITER
-            request.pages = pages.take(key, budget.prompt_pages(request), owner)
+            count = budget.prompt_pages(request) - len(request.lease)
+            request.pages += cache.pages.take(key, count, owner)
             if not request.local:
                 (request.row,) = rows.take(key, 1, owner)
             request.peer = peer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from daemons.kv.prefix_tree import Lease
 from daemons.protocol.causes import Failure
 from daemons.protocol.generate import Submit, TokenOut
 from daemons.protocol.ids import PeerId, RoomKey
@@ -20,7 +21,8 @@ class Request:
     since_s: float  # when it entered its present stage, or last moved in it
     need_pages: int  # for the prompt and all that may be generated
     peer: PeerId | None = None  # the prefill that was told where to write
-    pages: tuple[int, ...] = ()  # in token order
+    pages: tuple[int, ...] = ()  # in token order, the lease's first
+    lease: Lease = field(default_factory=Lease)  # cached pages that we read
     row: int | None = None
     status: Status = Status.BOOTSTRAPPING
     sent_bytes: int = 0  # that prefill reports
@@ -28,7 +30,8 @@ class Request:
     begun: bool = False  # the engine knows it
     in_steps: int = 0  # steps, or a copy to or from the host, that use the pages now
     local: bool = False  # nobody else computes the prompt
-    computed: int = 0  # tokens of the prompt that were computed here
+    computed: int = 0  # tokens of the prompt that were computed here, or found
+    cached_tokens: int = 0  # of the prompt, that did not have to be computed here
     chunk: int = 0  # tokens of the prompt that are computed now
     prompt_logprobs: list[TokenOut] = field(default_factory=list)  # of what was computed here
     kept: int = 0  # pages that the host has, or is getting

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from daemons.decode.request import Request
+from daemons.kv.ledger import Ledger
 from daemons.protocol.ids import RoomKey
 
 
@@ -18,12 +19,13 @@ class RetractedQueue:
     """Rooms out of the batch."""
 
     host_pages: int  # that may be kept at once
+    pages: Ledger
     rooms: dict[RoomKey, Request] = field(default_factory=dict)
 
     @property
     def coming(self) -> int:
         """Pages of the device that are free once the copies under way are done."""
-        return sum(len(request.pages) for request in self.rooms.values() if request.kept)
+        return sum(self._leaves(request) for request in self.rooms.values() if request.kept)
 
     @property
     def returning(self) -> int:
@@ -35,6 +37,11 @@ class RetractedQueue:
         kept = [request for request in self.rooms.values() if request.kept]
         oldest = min(kept, key=_age, default=None)
         return None if oldest is None or oldest.in_steps else oldest
+
+    def _leaves(self, request: Request) -> int:
+        """Return how many pages a room leaves: its own, and those that it reads alone."""
+        read = request.lease.pages
+        return len(request.pages) - sum(len(self.pages.readers(page)) > 1 for page in read)
 
 
 def victim(rooms: Iterable[Request]) -> Request | None:

@@ -34,10 +34,10 @@ class RunningBatch:
         A room that steps needs one more page at most.
         """
         needy = [request for request in self.rooms.values() if self._lacks(request)]
-        if len(needy) <= pages.free:
+        if len(needy) <= pages.available:
             return []
         needy.sort(key=lambda request: (-len(request.output), request.submitted_s, request.key))
-        return needy[pages.free :]
+        return needy[pages.available :]
 
     def step(self, pages: Ledger) -> list[Item]:
         """Return the next step of every room that is not short of a page, which it takes.

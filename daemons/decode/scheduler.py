@@ -15,6 +15,7 @@ from __future__ import annotations
 from itertools import chain
 
 from daemons.decode.budget import Budget, budget_of
+from daemons.decode.cache import Cache
 from daemons.decode.commands import Command, ReadRow, ZeroRow
 from daemons.decode.config import DecodeConfig
 from daemons.decode.events import Event, Retract, RowRead
@@ -42,6 +43,7 @@ from daemons.engine.step import (
     StepFailed,
 )
 from daemons.kv.ledger import Ledger, Owner
+from daemons.kv.prefix_tree import PrefixTree
 from daemons.kv.runs import pages_for
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.generate import RouteFailed, RouteFound, Submit, TokenOut
@@ -96,6 +98,8 @@ class Scheduler:
         self.config = config
         self.pages = Ledger(pages)
         self.rows = Ledger(config.rows, "row")
+        tree = PrefixTree(self.pages, engine.page_size)
+        self.cache = Cache(self.pages, tree, engine.page_size, config.prefix_cache)
         self.peers = Peers(Liveness(timers.heartbeat_s, timers.peer_timeout_s))
         self.recorder = Recorder(me.instance, "decode", STEPS)
         self.prefills = Prefills(buffers, self.peers)
@@ -104,7 +108,7 @@ class Scheduler:
         self.forward = ForwardQueue(engine)
         self.prebuilt = Prebuilt()
         self.running = RunningBatch(engine.page_size, engine.batch_rooms)
-        self.retracted = RetractedQueue(config.retract_tokens // engine.page_size)
+        self.retracted = RetractedQueue(config.retract_tokens // engine.page_size, self.pages)
         self.ending: dict[RoomKey, Request] = {}  # over, but the engine uses the pages
         self.quarantine = Quarantine(timers.settle_s)
         self.out = Outbox(me)
@@ -164,7 +168,7 @@ class Scheduler:
     @property
     def counters(self) -> dict[str, float]:
         """Counts since the start, by name."""
-        return self.out.counters
+        return self.out.counters | {"cache_evictions": self.cache.tree.evictions}
 
     @property
     def credits(self) -> dict[str, int]:
@@ -246,19 +250,23 @@ class Scheduler:
             return  # those that were here come first
         places = 2 * self.running.batch_rooms - len(self._holders())
         budget = self._budget()
-        for request in self.prealloc.admit(self.pages, self.rows, budget, places, self.prefills):
+        for request in self.prealloc.admit(self.cache, self.rows, budget, places, self.prefills):
             request.since_s = self._now
-            pages = f"{len(request.pages)} pages reserved"
+            cached = len(request.lease)
+            pages = f"{len(request.pages) - cached} pages reserved, {cached} cached"
+            self.out.count("cache_lookups")
+            self.out.count("cached_tokens", cached * self.config.engine.page_size)
             if request.row is None:
                 self.forward.rooms[request.key] = request
-                self.recorder.enter(request.key, "forward", pages, self._now)
+                tale = self.recorder.enter(request.key, "forward", pages, self._now)
+                tale.cached_tokens = request.computed
                 submit, request.begun = request.submit, True
                 self.out.do(Begin(Sequence(request.key, submit.sampling, submit.prompt)))
                 continue
             self.transfer.rooms[request.key] = request
             self.recorder.enter(request.key, "transfer", pages, self._now)
             self.out.do(ZeroRow(request.row))
-            self.out.destination(request)
+            self.out.destination(request, self.config.engine.page_size)
 
     def _found(self, route: RouteFound) -> None:
         for older in self.peers.liveness.others_of(PeerId(route.instance, route.epoch, route.rank)):
@@ -280,6 +288,7 @@ class Scheduler:
             self.retracted.host_pages,
             offered=self.transfer.rooms.values(),
             ours=self._ours(),
+            leaving=self.ending.values(),
             kept=self.kept_pages,
         )
 
@@ -334,7 +343,8 @@ class Scheduler:
         """The writer is done: pages and row are ours, and the first token is the client's."""
         key = request.key
         assert request.row is not None
-        self.pages.move(key, request.pages, Owner.WRITER, Owner.REQUEST)
+        own = request.lease.others(request.pages)
+        self.pages.move(key, own, Owner.WRITER, Owner.REQUEST)
         self.rows.release(key, (request.row,), Owner.WRITER)
         request.row = None
         tale = self.recorder.enter(
@@ -355,7 +365,7 @@ class Scheduler:
             return
         del self.forward.rooms[key]
         self.recorder.enter(key, "prebuilt", "prompt is computed", self._now)
-        self._first(request, result.token)
+        self._first(request, result.token, request.cached_tokens)
 
     def _first(self, request: Request, first: TokenOut, cached_tokens: int = 0) -> None:
         """The first token is the client's, and may be the last one too."""
@@ -478,8 +488,7 @@ class Scheduler:
     def _kept(self, event: Kept) -> None:
         request = self._copied(event.key, event.error)
         if request is not None:
-            self.pages.release(request.key, request.pages, Owner.REQUEST)
-            request.pages = ()
+            self.cache.release(request)
             self.recorder.note(event.key, f"the host keeps {request.kept} pages", self._now)
 
     def _resume(self) -> None:
@@ -492,7 +501,7 @@ class Scheduler:
             ours += self.forward.rooms.values()
             alone = not ours and not returning
             spare = 0 if alone else 1 + returning + sum(r.promised > 0 for r in ours)
-            if request.kept + spare > self.pages.free:
+            if request.kept + spare > self.pages.available:
                 return
             request.pages = self.pages.take(request.key, request.kept, Owner.REQUEST)
             request.kept, request.in_steps = 0, 1
@@ -541,6 +550,7 @@ class Scheduler:
         """Put what a writer may still write into quarantine, and ask the writer."""
         assert request.peer is not None
         assert request.row is not None
+        self.cache.end(request)
         key, peer, pages = request.key, request.peer, request.pages
         self.pages.move(key, pages, Owner.WRITER, Owner.QUARANTINED)
         self.rows.move(key, (request.row,), Owner.WRITER, Owner.QUARANTINED)
@@ -567,8 +577,11 @@ class Scheduler:
             self.ending[key] = request
             return
         self.ending.pop(key, None)
-        if request.pages:
-            self.pages.release(key, request.pages, Owner.REQUEST)
+        whole = self.recorder.stage(key) in ("prebuilt", "running")
+        if whole and (failure is None or failure.cause is not Cause.ENGINE_FAILED):
+            self.cache.keep(request)
+        else:
+            self.cache.release(request)
         if request.begun:
             self.out.do(End(key))
         tale = self.recorder.leave(
@@ -647,7 +660,7 @@ class Scheduler:
         for request in self.transfer.unheard(now):
             if request.peer and self.peers.liveness.life(request.peer) is Life.ALIVE:
                 self.out.count("destinations_repeated")
-                self.out.destination(request)
+                self.out.destination(request, self.config.engine.page_size)
         for key, held in self.quarantine.unanswered(now):
             self.out.abort(held.peer, key, held.failure)
             if self.peers.liveness.life(held.peer) is Life.SUSPECT:  # a newer life would be proof

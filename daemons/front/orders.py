@@ -54,6 +54,7 @@ async def order(desk: Desk, request: Request, default_max_tokens: int) -> Order:
         request.rid,
         stop_strings(wishes),
         priority=request.place.priority,
+        cache_salt=request.place.cache_salt,
         skip_special_tokens=wishes.skip_special_tokens is not False,
         keep_stop=wishes.no_stop_trim is True,
         prompt_only=request.prompt_only,

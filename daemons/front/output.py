@@ -28,6 +28,7 @@ class Order:
     stops: tuple[str, ...] = ()
     skip_special_tokens: bool = True
     priority: int = 0
+    cache_salt: str = ""
     keep_stop: bool = False  # leave what ended the text in the text
     prompt_only: bool = False  # no text is wanted: the one token that there must be is not told
     hands_over: bool = False  # decode goes on with the text after its first token
@@ -44,6 +45,7 @@ class Order:
             timeout_s,
             self.rid,
             self.priority,
+            self.cache_salt,
         )
 
 

@@ -57,6 +57,7 @@ def front_config(flags: Flags, role: Role, face: Face) -> FrontConfig:
         str(epoch),
         "--rank",
         "0",
+        *flags.handed_on,
     )
     return FrontConfig(
         instance=flags.instance,

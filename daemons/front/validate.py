@@ -23,6 +23,7 @@ from aiohttp import web
 from daemons.front.config import FrontConfig
 from daemons.protocol.api.pair import PairBody
 from daemons.protocol.causes import Cause, Failure
+from daemons.protocol.generate import SALT_LIMIT
 from daemons.protocol.ids import ROOM_LIMIT, RoomKey, is_instance_name
 from daemons.protocol.topology import Role
 from daemons.runtime.http import Refusal, invalid
@@ -50,6 +51,7 @@ class Place(msgspec.Struct, frozen=True):
     key: RoomKey
     prefill: str
     priority: int = 0  # higher ones go first
+    cache_salt: str = ""
 
 
 def places(
@@ -66,7 +68,8 @@ def places(
 
     Raises:
         Refusal: 400, a room is missing, out of range, shared; another phone book is named; the
-            priority is none; or a prefill of our own is asked for that may not be.
+            priority is none, the salt of the cache too long; or a prefill of our own is asked for
+            that may not be.
     """
     urgency = _priority(body.priority if body.priority is not None else priority)
     count = prompts * samples
@@ -77,9 +80,10 @@ def places(
     rooms = _rooms(body, prompts, samples, local=local)
     attempts = each("bootstrap_attempt", body.bootstrap_attempt or 1, prompts, samples)
     prefills = each("bootstrap_instance", body.bootstrap_instance, prompts, samples)
+    salts = each("cache_salt", body.cache_salt, prompts, samples)
     found = [
-        Place(_key(room, attempt), _prefill(name, config, local=local), urgency)
-        for room, attempt, name in zip(rooms, attempts, prefills, strict=True)
+        Place(_key(room, attempt), _prefill(name, config, local=local), urgency, _salt(salt))
+        for room, attempt, name, salt in zip(rooms, attempts, prefills, salts, strict=True)
     ]
     if len({place.key for place in found}) < count:
         raise invalid("bootstrap_room: two texts share a room")
@@ -187,6 +191,12 @@ def _priority(given: int | str | None) -> int:
         limits = f"-{PRIORITY_LIMIT} to {PRIORITY_LIMIT}"
         raise invalid(f"priority: {str(given)[:40]!r}; a whole number, {limits}")
     return priority
+
+
+def _salt(given: str | None) -> str:
+    if given is not None and len(given) > SALT_LIMIT:
+        raise invalid(f"cache_salt: {len(given)} characters, the limit is {SALT_LIMIT}")
+    return given or ""
 
 
 def _is_local(body: PairBody, config: FrontConfig) -> bool:

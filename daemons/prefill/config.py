@@ -22,6 +22,7 @@ class PrefillConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_rooms: Annotated[int, msgspec.Meta(ge=1)] = 1024  # more are refused with 503
     max_orphans: Annotated[int, msgspec.Meta(ge=1)] = 4096  # destinations that no request claims
     rows: Annotated[int, msgspec.Meta(ge=1)] = 128  # rooms between their forward and their end
+    prefix_cache: bool = True  # prompts that begin like earlier ones are computed from there on
     ageing_s: Seconds = 5.0  # waiting for so long is worth one point of priority
     placement: Placement = Placement()
     engine: EngineConfig = EngineConfig()

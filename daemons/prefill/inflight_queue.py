@@ -39,7 +39,7 @@ def next_write(request: Request, page_size: int) -> WriteKV | None:
     request.handed = max(done, request.handed)
     if begin >= done and not last:
         return None
-    row = Row(request.key, request.first) if request.first is not None else None
+    row = Row(request.key, request.first, request.cached_tokens) if request.first else None
     return WriteKV(
         request.key,
         destination.sender,

@@ -132,6 +132,7 @@ def _first_output(request: Request, finish: FinishReason | None) -> Output:
         (first,),
         finish,
         first.id if finish is FinishReason.STOP else None,
+        cached_tokens=request.cached_tokens,
         prompt_logprobs=(
             None if sampling.prompt_logprobs is None else tuple(request.prompt_logprobs)
         ),

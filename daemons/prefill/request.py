@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from daemons.kv.prefix_tree import Lease
 from daemons.protocol.causes import Failure
 from daemons.protocol.generate import Submit, TokenOut
 from daemons.protocol.handshake import Destination, Fence
@@ -19,9 +20,11 @@ class Request:
     submitted_s: float
     since_s: float  # when it entered its present stage, or last moved in it
     destination: Destination | None = None
-    pages: tuple[int, ...] = ()  # ours, in prompt order
+    pages: tuple[int, ...] = ()  # in prompt order; ours, but for those that the lease has
+    lease: Lease = field(default_factory=Lease)  # cached pages that we read
+    cached_tokens: int = 0  # prompt tokens that were in the cache
     row: int | None = None  # ours
-    computed: int = 0  # prompt tokens whose KV lies in our pages
+    computed: int = 0  # prompt tokens whose KV lies in the pages
     handed: int = 0  # pages handed to the lane
     unsettled: int = 0  # writes that the lane has not reported on
     step_tokens: int = 0  # in the forward that is under way; its pages are in use

@@ -12,8 +12,10 @@ from itertools import chain
 
 from daemons.engine.step import Begin, End, Result, Run, Sequence, StepDone, StepFailed
 from daemons.kv.ledger import Ledger, Owner
+from daemons.kv.prefix_tree import PrefixTree
 from daemons.kv.runs import pages_for
 from daemons.prefill.bootstrap_queue import BootstrapQueue
+from daemons.prefill.cache import Cache
 from daemons.prefill.commands import CallOffWrites, Command, LearnBuffers
 from daemons.prefill.config import PrefillConfig
 from daemons.prefill.decodes import Decodes
@@ -86,6 +88,8 @@ class Scheduler:
         self.decodes = decodes
         self.pages = Ledger(pages)
         self.rows = Ledger(config.rows, "row")
+        tree = PrefixTree(self.pages, engine.page_size)
+        self.cache = Cache(self.pages, tree, engine.page_size, config.prefix_cache)
         self.peers = Peers(Liveness(timers.heartbeat_s, timers.peer_timeout_s))
         self.recorder = Recorder(me.instance, "prefill", STEPS)
         self.bootstrap = BootstrapQueue(config.max_orphans)
@@ -139,13 +143,13 @@ class Scheduler:
     @property
     def counters(self) -> dict[str, float]:
         """Counts since the start, by name."""
-        return self.out.counters
+        return self.out.counters | {"cache_evictions": self.cache.tree.evictions}
 
     @property
     def credits(self) -> dict[str, int]:
         """Return what another room may count on: tokens, rows and places; and who waits already."""
         return {
-            "tokens": self.pages.free * self.config.engine.page_size,
+            "tokens": self.pages.available * self.config.engine.page_size,
             "rows": self.rows.free,
             "places": max(0, self.waiting.batch_rooms - len(self.waiting.begun)),
             "queue": len(self.waiting.rooms),
@@ -277,12 +281,16 @@ class Scheduler:
     # --- the forward ------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        for request in self.waiting.begin(self.pages, self.rows):
+        for request in self.waiting.begin(self.cache, self.rows):
             request.since_s = self._now
-            self.recorder.enter(request.key, "forward", "memory was free", self._now)
+            tale = self.recorder.enter(request.key, "forward", "memory was free", self._now)
+            tale.cached_tokens = request.cached_tokens
+            self.out.count("cache_lookups")
+            self.out.count("cached_tokens", request.cached_tokens)
             self.out.progress(request, Status.WAITING_FOR_INPUT)  # the queue is behind it
             sequence = Sequence(request.key, request.submit.sampling, request.prompt)
             self.out.do(Begin(sequence))
+            self._send(request)  # what is cached leaves before the forward
         if self._stepping:
             return
         items = self.waiting.batch()
@@ -321,6 +329,10 @@ class Scheduler:
             self.out.do(End(request.key))
             self.recorder.enter(request.key, "inflight", "prompt is computed", self._now)
             self.out.tell_first(request)
+            self.cache.keep(request)
+        self._send(request)
+
+    def _send(self, request: Request) -> None:
         if (write := next_write(request, self.config.engine.page_size)) is not None:
             request.unsettled += 1
             self.out.do(write)
@@ -419,7 +431,7 @@ class Scheduler:
         self._close(request, failure)
 
     def _release(self, request: Request) -> None:
-        self.pages.release(request.key, request.pages, Owner.REQUEST)
+        self.cache.release(request)
         if request.row is not None:
             self.rows.release(request.key, (request.row,), Owner.REQUEST)
 

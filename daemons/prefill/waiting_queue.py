@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from daemons.engine.step import Item
 from daemons.kv.ledger import Ledger, Owner
 from daemons.kv.runs import pages_for
+from daemons.prefill.cache import Cache
 from daemons.prefill.request import Request
 from daemons.protocol.ids import RoomKey
 
@@ -25,14 +26,12 @@ class WaitingQueue:
     rooms: dict[RoomKey, Request] = field(default_factory=dict)
     begun: dict[RoomKey, Request] = field(default_factory=dict)
 
-    def begin(self, pages: Ledger, rows: Ledger) -> list[Request]:
+    def begin(self, cache: Cache, rows: Ledger) -> list[Request]:
         """Give memory to rooms in order until one does not fit; return those that got it."""
         fresh: list[Request] = []
         for key, request in list(self.rooms.items()):
-            need = pages_for(len(request.prompt), self.page_size)
-            if need > pages.free or rows.free == 0 or len(self.begun) >= self.batch_rooms:
+            if rows.free == 0 or len(self.begun) >= self.batch_rooms or not cache.give(request):
                 break
-            request.pages = pages.take(key, need, Owner.REQUEST)
             (request.row,) = rows.take(key, 1, Owner.REQUEST)
             self.begun[key] = self.rooms.pop(key)
             fresh.append(request)

@@ -18,11 +18,13 @@ from daemons.protocol.topology import Fingerprint, Shape
 TOP_LOGPROBS_LIMIT = 128  # as many as a metadata row has room for
 GRAMMAR_LIMIT = 1 << 17  # characters of a grammar
 BIASES_LIMIT = 1024  # tokens that one request biases
+SALT_LIMIT = 256  # characters
 
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 TopCount = Annotated[int, msgspec.Meta(ge=0, le=TOP_LOGPROBS_LIMIT)]
+Salt = Annotated[str, msgspec.Meta(max_length=SALT_LIMIT)]
 Priority = Annotated[int, msgspec.Meta(ge=-100, le=100)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 Bias = tuple[TokenId, Annotated[float, msgspec.Meta(ge=-100, le=100)]]
@@ -119,6 +121,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     timeout_s: Annotated[float, msgspec.Meta(gt=0)]  # what the client will wait, in total
     rid: str = ""
     priority: Priority = 0  # higher ones go first; waiting makes up for it
+    cache_salt: Salt = ""  # cached pages are found by requests of the same salt only
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):

@@ -159,10 +159,12 @@ class ChaosBackend:
 
     def _room(self, peer: str, copies: Sequence[Copy]) -> int:
         """Return whose pages these are; a metadata row follows the pages of its room."""
-        offset = copies[0].source - self._pool if copies else -1
-        if self.pages is not None and 0 <= offset < self._pool_bytes:
-            page = offset % self._region_bytes // self._page_bytes
-            self._last[peer] = self.pages.owner(page)[1] or NOBODY
+        offsets = [copy.source - self._pool for copy in copies]
+        if self.pages is not None and any(0 <= offset < self._pool_bytes for offset in offsets):
+            places = {offset % self._region_bytes // self._page_bytes for offset in offsets}
+            holders = [self.pages.owner(page)[1] for page in places]
+            readers = [key for page in places for key in self.pages.readers(page)[-1:]]
+            self._last[peer] = next((key for key in (*holders, *readers) if key), NOBODY)
         return self._last.get(peer, NOBODY).room
 
 
@@ -312,8 +314,8 @@ class ChaosShell:
         ledger = self._core.pages if order.fault is Fault.PAGES_SHRINK else self._core.rows
         self._give_back(ledger)
         count = int(order.amount)
-        if count > ledger.free:
-            return f"{order.fault.value}: {count} wanted, {ledger.free} are free"
+        if count > ledger.available:
+            return f"{order.fault.value}: {count} wanted, {ledger.available} are free"
         ledger.take(TAKEN, count, Owner.REQUEST)
         return ""
 

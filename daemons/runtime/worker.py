@@ -10,20 +10,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daemons.cluster.errors import OperatorError
-from daemons.cluster.load import ClusterFile, load
+from daemons.cluster.load import ClusterFile, load, with_setting
 from daemons.protocol.ids import PeerId
 from daemons.runtime.program import EXIT_BAD_CONFIG, EXIT_FAILED
+
+NO_PREFIX_CACHE = "--no-prefix-cache"
 
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """What the command line says; ``link`` is there only in a rank."""
+    """What the command line says; ``link`` is there only in a rank.
+
+    ``handed_on`` are the words that a front says to its ranks as they were said to it; ``file`` is
+    already as if it said so.
+    """
 
     file: ClusterFile
     instance: str
     rank: int
     epoch: int
     link: str | None
+    handed_on: tuple[str, ...] = ()
 
     @property
     def me(self) -> PeerId:
@@ -38,14 +45,22 @@ def run(
     parser = argparse.ArgumentParser(prog=program, description=about)
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="cluster file")
     parser.add_argument("--instance", required=True, metavar="NAME", help="its name in that file")
+    parser.add_argument(
+        NO_PREFIX_CACHE, action="store_true", help="compute and send every prompt from its start"
+    )
     for inner in ("--rank", "--epoch"):
         parser.add_argument(inner, type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--link", help=argparse.SUPPRESS)
     given = parser.parse_args(argv)
     use_all_descriptors()
     try:
-        file = load(given.config)
-        return serve(Flags(file, given.instance, given.rank, given.epoch, given.link))
+        file, handed_on = load(given.config), list[str]()
+        if given.no_prefix_cache:
+            file = with_setting(file, given.instance, "prefix_cache", value=False)
+            handed_on.append(NO_PREFIX_CACHE)
+        return serve(
+            Flags(file, given.instance, given.rank, given.epoch, given.link, tuple(handed_on))
+        )
     except OperatorError as error:
         print(f"{program}: {error.what}", file=sys.stderr)
         if error.hint:

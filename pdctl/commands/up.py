@@ -19,7 +19,7 @@ from pdctl.errors import CommandError, Exit
 from pdctl.render import duration, say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from daemons.cluster.load import ClusterFile
     from pdctl.runs import Run
@@ -46,19 +46,30 @@ def up(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be started, start nothing.")
     ] = False,
+    no_prefix_cache: Annotated[
+        bool,
+        typer.Option("--no-prefix-cache", help="Compute and send every prompt from its start."),
+    ] = False,
 ) -> int:
     """Start this host's daemons and wait until they serve."""
     from pdctl import target
-    from pdctl.supervisor import launches, prepare
+    from pdctl.supervisor import NO_PREFIX_CACHE, launches, prepare
     from pdctl.units import installed, unit_of
 
     found = target.find(config)
     here = target.this_host(found.cluster, host)
-    planned = launches(found.file, here)
+    words = [NO_PREFIX_CACHE] if no_prefix_cache else []
+    planned = launches(found.file, here, words)
     if not planned:
         raise CommandError(
             f"{found.file.path} has no daemon on host {here}",
             "--host names another one",
+            code=Exit.CONFLICT,
+        )
+    if words and installed():
+        raise CommandError(
+            f"{NO_PREFIX_CACHE} does not reach the installed units",
+            "set prefix_cache: false in the sections of prefill and decode",
             code=Exit.CONFLICT,
         )
     if dry_run:
@@ -73,9 +84,9 @@ def up(
     _check_host(found.file, here)
     say(f"starting {', '.join(launch.instance for launch in planned)} of {found.file.path}")
     if detach:
-        _detached(found.file, here, timeout)
+        _detached(found.file, here, timeout, words)
         return Exit.OK
-    return _foreground(prepare(found.file, here), found.file, timeout)
+    return _foreground(prepare(found.file, here, words), found.file, timeout)
 
 
 def _is_up_already(file: ClusterFile, here: str) -> bool:
@@ -134,7 +145,7 @@ def _foreground(supervisor: Supervisor, file: ClusterFile, timeout_s: float) -> 
     return Exit.FAILED if failed or killed else Exit.OK
 
 
-def _detached(file: ClusterFile, here: str, timeout_s: float) -> None:
+def _detached(file: ClusterFile, here: str, timeout_s: float, words: Sequence[str]) -> None:
     import sys
 
     from pdctl.processes import start_detached
@@ -143,7 +154,7 @@ def _detached(file: ClusterFile, here: str, timeout_s: float) -> None:
     directory = make_run_directory(file.cluster.name)
     (directory / "run.json").unlink(missing_ok=True)
     command = [sys.executable, "-m", "pdctl.supervisor", "--config", str(file.path)]
-    command += ["--host", here, "--deadline", str(_drain_s(file))]
+    command += ["--host", here, "--deadline", str(_drain_s(file)), *words]
     log = log_path(file.cluster.name, "supervisor")
     supervisor = start_detached(command, log)
     progress: Progress | None = None

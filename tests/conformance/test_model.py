@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import random
 from collections import Counter, defaultdict
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,33 +20,20 @@ from daemons.engine.device import DTYPES
 from daemons.engine.engine import Engine
 from daemons.protocol.generate import Sampling
 from daemons.protocol.ids import RoomKey
-from tests.support import checkpoints
-from tests.support.breadth import CONFIGS, breadth_checkpoint
-from tests.support.checkpoints import ARCHITECTURES, KINDS, POSITIONS, VOCABULARY
+from tests.support.checkpoints import ARCHITECTURES, KINDS, POSITIONS, VOCABULARY, checkpoint
 from tests.support.engines import Talk, begin, hand_over, prefill, step, talk_on
 
 TOKENS = 8  # said after each prompt
 CHUNK = 32
 LENGTHS = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100)  # page and chunk, one less, one more
 MAIN_KINDS = tuple(ARCHITECTURES.values())
-FEW = (1, 17, 33, 100)  # of the lengths, for what transformers' classes run
-OURS = [(kind, page_size) for kind in MAIN_KINDS for page_size in (1, 16, 64)]
-CELLS = [*OURS, *((kind, 16) for kind in CONFIGS)]
 COMPARED: dict[str, Counter[str]] = defaultdict(Counter)  # kind, cell: tokens that were equal
 # How far bf16 log-probabilities of a prompt may be from transformers' in fp32: the median, as a
 # part of the logits' standard deviation; and the mean, as a multiple of what transformers' own bf16
 # is off by. (A worst case has no bound where a rounding may choose another expert.)
-BF16_MEDIAN, BF16_MEAN = 0.04, 1.5
+BF16_MEDIAN, BF16_MEAN = 0.025, 1.5
 CHAT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 QUESTIONS = ("What is the capital of France?", "Tell me about the moon in one paragraph.")
-
-
-def checkpoint(kind: str) -> Path:
-    return breadth_checkpoint(kind) if kind in CONFIGS else checkpoints.checkpoint(kind)
-
-
-def lengths_of(kind: str) -> tuple[int, ...]:
-    return FEW if kind in CONFIGS else LENGTHS
 
 
 @functools.cache
@@ -109,10 +95,10 @@ def expect_reference(kind: str, talks: list[Talk], cell: str) -> None:
     COMPARED[kind][cell] += sum(len(tokens) for tokens in found.values())
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *CONFIGS])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_room_alone_says_what_transformers_says(kind: str) -> None:
     engine = engine_of(kind, 16)
-    talks = talks_of(engine, lengths_of(kind), scattered=False)
+    talks = talks_of(engine, LENGTHS, scattered=False)
     for talk in talks:
         begin(engine, [talk])
         talk_on(engine, [talk], TOKENS, chunk=CHUNK)
@@ -121,12 +107,13 @@ def test_a_room_alone_says_what_transformers_says(kind: str) -> None:
 
 
 @pytest.mark.parametrize("scattered", [False, True], ids=["neighbours", "scattered"])
-@pytest.mark.parametrize(("kind", "page_size"), CELLS)
+@pytest.mark.parametrize("page_size", [1, 16, 64])
+@pytest.mark.parametrize("kind", MAIN_KINDS)
 def test_rooms_in_one_batch_at_various_stages_say_what_transformers_says(
     *, kind: str, page_size: int, scattered: bool
 ) -> None:
     engine = engine_of(kind, page_size)
-    talks = talks_of(engine, lengths_of(kind), scattered=scattered)
+    talks = talks_of(engine, LENGTHS, scattered=scattered)
     begin(engine, talks)
     for arrived in range(1, len(talks)):  # one more room per forward
         live = [talk for talk in talks[:arrived] if len(talk.said) < TOKENS]
@@ -135,10 +122,11 @@ def test_rooms_in_one_batch_at_various_stages_say_what_transformers_says(
     expect_reference(kind, talks, f"batch/{page_size}")
 
 
-@pytest.mark.parametrize(("kind", "page_size"), CELLS)
+@pytest.mark.parametrize("page_size", [1, 16, 64])
+@pytest.mark.parametrize("kind", MAIN_KINDS)
 def test_a_room_that_changes_hands_says_what_transformers_says(kind: str, page_size: int) -> None:
     source, target = engine_of(kind, page_size), engine_of(kind, page_size, copy=1)
-    talks = talks_of(source, lengths_of(kind), scattered=True)
+    talks = talks_of(source, LENGTHS, scattered=True)
     theirs = list(reversed(range(target.pages)))
     for talk in talks:
         prefill(source, talk, chunk=CHUNK)
@@ -187,13 +175,13 @@ def judged(logits: torch.Tensor, prompt: tuple[int, ...]) -> torch.Tensor:
     return logits.log_softmax(dim=-1)[range(len(prompt) - 1), prompt[1:]]
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *CONFIGS])
+@pytest.mark.parametrize("kind", KINDS)
 def test_prompt_log_probabilities_are_those_of_transformers_for_any_chunk(kind: str) -> None:
     engine = engine_of(kind, 16)
     prompt = prompt_of(100)
     logits = reference_logits(kind, prompt)
     wanted = judged(logits, prompt).tolist()
-    for chunk in (CHUNK,) if kind in CONFIGS else (1, 7, 32, 100):
+    for chunk in (1, 7, 32, 100):
         sampling = Sampling(temperature=0.0, prompt_logprobs=2)
         talk = Talk(RoomKey(1, chunk), prompt, tuple(range(8)), sampling)
         prefill(engine, talk, chunk=chunk)
@@ -205,7 +193,7 @@ def test_prompt_log_probabilities_are_those_of_transformers_for_any_chunk(kind: 
         assert [token.top[0][0] for token in rest] == best
 
 
-@pytest.mark.parametrize("kind", [*MAIN_KINDS, *CONFIGS])
+@pytest.mark.parametrize("kind", MAIN_KINDS)
 def test_bf16_log_probabilities_stay_within_the_stated_bound(kind: str) -> None:
     engine = engine_of(kind, 16, "bf16")
     ours, theirs, spreads = [], [], []
@@ -261,9 +249,9 @@ def test_every_architecture_was_compared_in_every_cell(
     request: pytest.FixtureRequest,
 ) -> None:
     cells = list(dict.fromkeys(cell for found in COMPARED.values() for cell in found))
-    lines = [f"{'tokens equal':<28}" + "".join(f"{cell:>10}" for cell in cells)]
+    lines = [f"{'tokens equal':<20}" + "".join(f"{cell:>10}" for cell in cells)]
     lines += [
-        f"{kind:<28}" + "".join(f"{found[cell] or '-':>10}" for cell in cells)
+        f"{kind:<20}" + "".join(f"{found[cell] or '-':>10}" for cell in cells)
         for kind, found in COMPARED.items()
     ]
     terminal = request.config.pluginmanager.get_plugin("terminalreporter")
@@ -271,9 +259,5 @@ def test_every_architecture_was_compared_in_every_cell(
         terminal.write_line("")
         for line in lines:
             terminal.write_line(line)
-    if set(COMPARED) < {*KINDS, *CONFIGS}:
-        pytest.skip("only some of the tests above were run")
-    for kind, found in COMPARED.items():
-        ways = ("batch", "split")
-        wanted = {f"{way}/{size}" for way in ways for other, size in CELLS if other == kind}
-        assert set(found) == {"alone", *wanted}
+    for kind in set(MAIN_KINDS) & set(COMPARED):
+        assert all(COMPARED[kind][cell] for cell in cells)

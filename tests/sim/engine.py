@@ -26,10 +26,10 @@ from daemons.engine.step import (
     StepDone,
     StepFailed,
 )
-from daemons.kv.ledger import Owner
 from daemons.protocol.generate import Sampling, TokenOut
 from daemons.protocol.ids import RoomKey
-from tests.sim.invariants import Violation
+from tests.sim.invariants import Violation, check_own, check_readable
+from tests.sim.memory import marks
 
 if TYPE_CHECKING:
     from tests.sim.process import Process
@@ -56,6 +56,8 @@ class Engine:
 
     process: Process
     sequences: dict[RoomKey, Sequence] = field(default_factory=dict)
+    contents: dict[RoomKey, list[int]] = field(default_factory=dict)  # marks of a whole text
+    starts: dict[RoomKey, int] = field(default_factory=dict)  # of the first forward of a room
     kept: dict[RoomKey, list[list[int]]] = field(default_factory=dict)  # pages of marks
     newest: dict[RoomKey, tuple[int, int]] = field(default_factory=dict)  # its place, the token
     running: int = 0  # forwards that wait, or are under way
@@ -71,6 +73,7 @@ class Engine:
                 if sequence.output:
                     place = len(sequence.prompt) + len(sequence.output) - 1
                     self.newest[sequence.key] = place, sequence.output[-1]
+                self.contents[sequence.key] = self._content(sequence)
             case End(key):
                 if self.sequences.pop(key, None) is None:
                     raise Violation(f"{self.process.me} ends {key}, which has not begun")
@@ -85,7 +88,8 @@ class Engine:
                 for item in items:
                     if item.key not in self.sequences:
                         raise Violation(f"{self.process.me} runs {item.key}, which is not known")
-                    self._check_own(item.key, item.pages)
+                    self.starts.setdefault(item.key, item.start)
+                    self._check_pages(item)
                 self._queue(command)
             case Keep() | Restore():
                 self._queue(command)
@@ -121,7 +125,7 @@ class Engine:
 
     def _copy_out(self, key: RoomKey, pages: tuple[int, ...]) -> None:
         process = self.process
-        self._check_own(key, pages)
+        check_readable(process, key, pages)
         process.world.seen["rooms retracted"] += 1
         if self._breaks():
             process.deliver(Kept(key, "no host memory"))
@@ -133,15 +137,15 @@ class Engine:
 
     def _copy_in(self, key: RoomKey, pages: tuple[int, ...]) -> None:
         process = self.process
-        self._check_own(key, pages)
+        check_own(process, key, pages)
         if self._breaks():
             process.deliver(Restored(key, "the copy broke"))
             return
         kept = self.kept.pop(key, [])
         if len(kept) != len(pages):
             raise Violation(f"{process.me} restores {key} to {pages}, kept are {len(kept)} pages")
-        for page, marks in zip(pages, kept, strict=True):
-            process.memory.put_page(page, marks)
+        for page, content in zip(pages, kept, strict=True):
+            process.memory.put_page(page, content)
         process.deliver(Restored(key))
 
     def _breaks(self) -> bool:
@@ -160,12 +164,13 @@ class Engine:
         for item in items:
             if item.key not in self.sequences:
                 raise Violation(f"{process.me} has ended {item.key} while it is run")
-            self._check_own(item.key, item.pages)
+            self._check_pages(item)
             if item.tokens == (NEWEST,) and not self._may_go_on(item):
                 results.append(Result(item.key, error="its text has ended, or was broken off"))
                 continue
             self._check(item, self.sequences[item.key])
-            process.memory.write(item.key, item.pages, item.start, len(item.tokens))
+            content = self.contents[item.key]
+            process.memory.write(content, item.pages, item.start, len(item.tokens))
             if world.faulty and plan.room_error and rng.random() < plan.room_error:
                 results.append(Result(item.key, error="this room broke"))
             else:
@@ -200,11 +205,19 @@ class Engine:
         )
         if tokens != right or not tokens or item.samples is not (end >= prompt):
             raise Violation(f"{process.me} runs wrong tokens for {key}: {item}")
-        if not process.memory.holds(key, item.pages, item.start):
-            raise Violation(f"{process.me} reads KV that is not {key}'s own: {item}")
+        if not process.memory.holds(self.contents[key], item.pages, item.start):
+            raise Violation(f"{process.me} reads KV that is not {key}'s text: {item}")
 
-    def _check_own(self, key: RoomKey, pages: tuple[int, ...]) -> None:
-        for page in pages:
-            owner = self.process.core.pages.owner(page)
-            if owner != (Owner.REQUEST, key):
-                raise Violation(f"{self.process.me} uses page {page} of {owner} for {key}")
+    def _check_pages(self, item: Item) -> None:
+        """What is written is the room's own, what is read may be shared."""
+        written = item.start // self.process.memory.page_size
+        check_readable(self.process, item.key, item.pages[:written])
+        check_own(self.process, item.key, item.pages[written:])
+
+    def _content(self, sequence: Sequence) -> list[int]:
+        """Return the marks of a text and all that may ever follow."""
+        key, world = sequence.key, self.process.world
+        output = (token(key, index) for index in range(sequence.sampling.max_tokens))
+        model = world.fingerprint_of(self.process.instance).model
+        salt = world.front.rooms[key].submit.cache_salt
+        return marks(model, salt, (*sequence.prompt, *output))

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from daemons.kv.runs import pages_for
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.generate import Output, Sampling, Submit
-from daemons.protocol.handshake import AbortAnswer, Message, Progress
+from daemons.protocol.handshake import AbortAnswer, Destination, Message, Progress
 from daemons.protocol.ids import RoomKey, room_hex
 from daemons.protocol.status import FINAL, Status
 from daemons.runtime.events import Cancelled, Finished, Submitted
 from tests.sim.engine import text, token
 from tests.sim.invariants import Violation
+from tests.sim.lanes import PAGE_BYTES
 from tests.sim.plan import TOKENS_LIMIT
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ class Front:
 
     world: World
     rooms: dict[RoomKey, Room] = field(default_factory=dict)
+    prefixes: dict[RoomKey, int] = field(default_factory=dict)  # that decode told prefill
     _drawn: int = 0
 
     def plan_rooms(self) -> None:
@@ -123,7 +126,7 @@ class Front:
         sampling = Sampling(
             max_tokens=most, eos_token_ids=ending, ignore_eos=ignore, prompt_logprobs=judged
         )
-        prompt = tuple(rng.randint(0, 999) for _ in range(length))
+        prompt = self._prompt(length, 8 if must_succeed or plan.long_texts else 28, limit)
         impatient = not must_succeed and rng.random() < plan.impatient
         timeout_s = rng.random() * 5 if impatient else PATIENCE_S
         submit = Submit(
@@ -134,12 +137,28 @@ class Front:
             prefill,
             timeout_s or 1.0,
             priority=rng.choice((0, 0, 0, 1, 100, -100)),
+            cache_salt=rng.choice(("", "", "a")),
         )
         room = Room(key, submit, must_succeed)
         room.legs = _legs(room, prefill, decode)
         room.stops_at = rng.randint(1, 6) if rng.random() < plan.finish else 0
         self.rooms[key] = room
         return room
+
+    def _prompt(self, length: int, most: int, limit: int) -> tuple[int, ...]:
+        """Return ``length`` tokens of its own, or one that goes on where another text is.
+
+        Some share only a part of a page, or all of an earlier prompt and its answer.
+        """
+        plan, rng = self.world.plan, self.world.rng
+        fresh = tuple(rng.randint(0, 999) for _ in range(length))
+        if not self.rooms or not 0 < length <= 28 or rng.random() >= plan.alike:
+            return fresh
+        earlier = rng.choice(list(self.rooms.values()))
+        said = (*earlier.submit.prompt, *text(earlier.key, earlier.submit.sampling))
+        keep = rng.choice((len(said), len(earlier.submit.prompt), rng.randint(0, len(said))))
+        long = (*said[:keep], *fresh[: rng.randint(0, 4)]) or fresh
+        return long[: min(most, max(1, limit // 2))]
 
     def lost(self, process: Process) -> None:
         """A worker is gone with all its legs."""
@@ -157,6 +176,8 @@ class Front:
         if len(leg.room.legs) == 1 and not leg.tokens and output.tokens:
             self._check_prompt(leg.room, output)
         leg.tokens += [out.id for out in output.tokens]
+        if output.cached_tokens:
+            self._check_cached(leg, output.cached_tokens)
         if output.failure and (output.tokens or output.finish):
             raise Violation(f"{process.me} tells tokens with a failure: {output}")
         if output.failure:
@@ -185,12 +206,18 @@ class Front:
                 told = leg.failure.cause.value if leg.failure else None
                 if leg.closings > 1 or facts.get("cause") != told:
                     raise Violation(f"{process.me} closes {key} with {facts}, told was {told}")
+                if told is None and len(room.legs) == 2 and leg is room.legs[0]:
+                    self._check_bytes(room, facts["sent_bytes"])
                 return
         raise Violation(f"{process.me} closes a room that nobody submitted: {facts}")
 
     def said(self, process: Process, message: Message) -> None:
         """Remember the rooms for which a prefill said that it writes no more."""
         match message:
+            case Destination():
+                self.prefixes[RoomKey(message.room, message.attempt)] = message.prefix_tokens
+                self.world.seen["destinations with a prefix"] += message.prefix_tokens > 0
+                return
             case AbortAnswer():
                 pass
             case Progress() if message.status in FINAL:
@@ -213,6 +240,21 @@ class Front:
                 died = leg.process is not None and not leg.process.alive  # maybe in a step ahead
                 if leg.end == "done" and leg.closings != 1 and not died:
                     raise Violation(f"leg {leg.instance} of {room.key}: {leg.closings} closings")
+
+    def _check_cached(self, leg: Leg, cached_tokens: int) -> None:
+        """What is said to have been cached was not computed, and nothing else was left out."""
+        writer, size = leg.room.legs[0].process, self.world.plan.page_size
+        started = writer.engine.starts.get(leg.room.key) if writer else None
+        if cached_tokens != started or cached_tokens % size:
+            raise Violation(f"{leg.room.key}: {cached_tokens} tokens cached, begun at {started}")
+        self.world.seen["outputs with cached tokens"] += 1
+
+    def _check_bytes(self, room: Room, sent_bytes: object) -> None:
+        """Of a prompt all travels that decode has not told to have, and nothing else."""
+        size = self.world.plan.page_size
+        pages = pages_for(len(room.submit.prompt), size) - self.prefixes[room.key] // size
+        if sent_bytes != pages * PAGE_BYTES:
+            raise Violation(f"{room.key}: {sent_bytes} bytes were sent for {pages} pages")
 
     def _leg(self, process: Process, key: RoomKey) -> Leg | None:
         room = self.rooms.get(key)
@@ -278,7 +320,8 @@ class Front:
                 continue
             core, key = leg.process.core, room.key
             held = [core.pages.owner(page) for page in range(core.pages.size)]
-            if core.recorder.stage(key) or any(holder == key for _, holder in held):
+            read = any(key in core.pages.readers(page) for page in range(core.pages.size))
+            if core.recorder.stage(key) or read or any(holder == key for _, holder in held):
                 raise Violation(f"{room.key} is still on {leg.instance} after its cancel")
         self.world.seen["cancelled rooms gone in time"] += 1
 

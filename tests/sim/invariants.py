@@ -11,6 +11,7 @@ from daemons.prefill.commands import WriteKV
 from daemons.prefill.scheduler import Scheduler as PrefillCore
 from daemons.protocol.handshake import Fence
 from daemons.protocol.ids import RoomKey
+from tests.sim.memory import marks
 
 if TYPE_CHECKING:
     from tests.sim.lanes import Piece
@@ -41,8 +42,14 @@ def check_core(process: Process) -> None:
             raise Violation(f"row {row} is {core.rows.owner(row)}, not {owner} of {key}")
         pages += len(held)
         rows += row is not None
-    if pages != core.pages.size - core.pages.free or rows != core.rows.size - core.rows.free:
-        raise Violation(f"{process.me}: rooms hold {pages} pages and {rows} rows, see the ledgers")
+    cached = len(core.cache.tree)
+    if cached != core.pages.counts()[Owner.CACHED]:
+        raise Violation(f"{process.me}: {cached} pages in the tree, {core.pages.counts()}")
+    if pages + cached + core.pages.free != core.pages.size:
+        raise Violation(f"{process.me}: rooms hold {pages} pages, {core.pages.counts()}")
+    if rows != core.rows.size - core.rows.free:
+        raise Violation(f"{process.me}: rooms hold {rows} rows, {core.rows.counts()}")
+    check_readers(process)
     queue = core.waiting if isinstance(core, PrefillCore) else core.prealloc
     turns = [request.turn for request in queue.rooms.values()]
     if turns != sorted(turns):
@@ -54,14 +61,47 @@ def check_core(process: Process) -> None:
         raise Violation(f"{process.me}: the recorder has {core.recorder.counts()}, rooms {rooms}")
 
 
+def check_readers(process: Process) -> None:
+    """A page is read by the rooms whose lease has it, each once, and by nobody else."""
+    core, readers = process.core, dict[int, list[RoomKey]]()
+    for request in (*core.rooms(), *core.ending.values()):
+        for page in request.lease.pages:
+            readers.setdefault(page, []).append(request.key)
+    if len(readers) != core.pages.read:
+        raise Violation(f"{process.me}: {core.pages.read} pages are read, leases have {readers}")
+    for page, keys in readers.items():
+        if core.pages.owner(page)[0] is not Owner.CACHED:
+            raise Violation(f"{process.me}: {keys} read page {page} of {core.pages.owner(page)}")
+        if sorted(keys) != sorted(core.pages.readers(page)):
+            raise Violation(f"page {page} is read by {keys}, not {core.pages.readers(page)}")
+
+
+def check_tree(process: Process) -> None:
+    """Every cached page holds what its place in the tree says."""
+    core, memory = process.core, process.memory
+    model = process.world.fingerprint_of(process.instance).model
+    for salt, text, page in core.cache.tree.nodes():
+        if core.pages.owner(page) != (Owner.CACHED, None):
+            raise Violation(f"{process.me} caches page {page} of {core.pages.owner(page)}")
+        right = marks(model, salt, text)[-memory.page_size :]  # type: ignore[arg-type]
+        if memory.page(page) != right:
+            raise Violation(f"{process.me} caches page {page} for {text}, its content is another")
+
+
 def check_promises(core: DecodeCore) -> None:
     """What the rule of admission relies on holds after every step: see daemons.decode.budget."""
+    if not core.retracted.host_pages:
+        promised = sum(request.promised for request in core.rooms() if request.pages)
+        if promised > core.pages.available:
+            raise Violation(f"{promised} pages promised, {core.pages.available} to be had")
+        return
     offered = {request.key: len(request.pages) for request in core.transfer.rooms.values()}
     holders = [*core.transfer.rooms.values(), *core.prebuilt.rooms.values()]
     holders += core.forward.rooms.values()
     holders += [*core.running.rooms.values(), *core.retracted.rooms.values()]
     counts = core.pages.counts()
     unmovable = counts[Owner.WRITER] + counts[Owner.QUARANTINED]
+    unmovable += sum(len(request.lease) for request in core.transfer.rooms.values())
     needs = sum(request.need_pages for request in holders)
     left = sum(len(request.pages) for request in core.ending.values())
     longest = max((request.need_pages for request in holders), default=0)
@@ -75,18 +115,18 @@ def check_promises(core: DecodeCore) -> None:
 
 def _prefill(core: PrefillCore) -> Iterable[Holding]:
     for request in (*core.rooms(), *core.ending.values()):
-        yield request.key, Owner.REQUEST, request.pages, request.row
+        yield request.key, Owner.REQUEST, request.lease.others(request.pages), request.row
 
 
 def _decode(core: DecodeCore) -> Iterable[Holding]:
     for request in core.transfer.rooms.values():
-        yield request.key, Owner.WRITER, request.pages, request.row
+        yield request.key, Owner.WRITER, request.lease.others(request.pages), request.row
     if core.kept_pages > core.retracted.host_pages:
         raise Violation(f"{core.kept_pages} pages kept, the host has {core.retracted.host_pages}")
     ours = (core.prebuilt.rooms, core.running.rooms, core.retracted.rooms, core.ending)
     for stage in (core.prealloc.rooms, core.forward.rooms, *ours):
         for request in stage.values():
-            yield request.key, Owner.REQUEST, request.pages, request.row
+            yield request.key, Owner.REQUEST, request.lease.others(request.pages), request.row
     for key, held in core.quarantine.rooms.items():
         yield key, Owner.QUARANTINED, held.pages, held.row
 
@@ -99,11 +139,24 @@ def check_write(process: Process, command: WriteKV) -> None:
 
 
 def check_source(process: Process, command: WriteKV) -> None:
-    """What is read by a writer belongs to the writer's room."""
-    for page in command.source_pages:
-        if process.core.pages.owner(page) != (Owner.REQUEST, command.key):
-            owner = process.core.pages.owner(page)
-            raise Violation(f"{process.me} sends page {page} of {owner} for {command.key}")
+    """What is read by a writer belongs to the writer's room, or is kept for it."""
+    check_readable(process, command.key, command.source_pages)
+
+
+def check_readable(process: Process, key: RoomKey, pages: Iterable[int]) -> None:
+    """Pages are a room's own, or cached and kept for it."""
+    ledger = process.core.pages
+    for page in pages:
+        if key not in ledger.readers(page):
+            check_own(process, key, (page,))
+
+
+def check_own(process: Process, key: RoomKey, pages: Iterable[int]) -> None:
+    """Pages are a room's own: only these may be written."""
+    for page in pages:
+        owner = process.core.pages.owner(page)
+        if owner != (Owner.REQUEST, key):
+            raise Violation(f"{process.me} uses page {page} of {owner} for {key}")
 
 
 def check_landing(piece: Piece, target: Process) -> Owner:
@@ -123,11 +176,12 @@ def check_landing(piece: Piece, target: Process) -> Owner:
 
 
 def check_idle(process: Process) -> None:
-    """Nothing is left of any room."""
+    """Nothing is left of any room, but pages that are cached and right."""
     core = process.core
+    check_tree(process)
     left = {
         "busy": core.busy,
-        "pages": core.pages.size - core.pages.free,
+        "pages": core.pages.size - core.pages.available,
         "rows": core.rows.size - core.rows.free,
         "rooms": len(core.rooms()),
         "ending": len(core.ending),

@@ -1,21 +1,27 @@
 """The KV pool and the metadata rows of a process, with marks in the place of bytes.
 
-A mark names room, attempt and position, so that a read can tell whose content it is.
+A mark depends on the token at a position, on all tokens before it, and on what else must be the
+same where pages are shared: so a read can tell whether its content is right, whoever wrote it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from zlib import crc32
 
-from daemons.protocol.ids import RoomKey
 from daemons.protocol.metadata import ROW_BYTES
 
 EMPTY_ROW = bytes(ROW_BYTES)
 
 
-def mark(key: RoomKey, position: int) -> int:
-    """Return what the KV of a room's token at ``position`` looks like."""
-    return (key.room << 20) + (key.attempt << 12) + position
+def marks(model: str, salt: str, tokens: Iterable[int]) -> list[int]:
+    """Return what the KV of a text looks like, position by position."""
+    mark, found = crc32(f"{model} {salt}".encode()), []
+    for token in tokens:
+        mark = (mark * 1_000_003 + token + 1) % (2**61 - 1)
+        found.append(mark)
+    return found
 
 
 @dataclass(slots=True)
@@ -36,22 +42,22 @@ class Memory:
         """Return the marks of one page."""
         return self.kv[page * self.page_size : (page + 1) * self.page_size]
 
-    def put_page(self, page: int, marks: list[int]) -> None:
+    def put_page(self, page: int, content: list[int]) -> None:
         """Overwrite one page."""
-        self.kv[page * self.page_size : (page + 1) * self.page_size] = marks
+        self.kv[page * self.page_size : (page + 1) * self.page_size] = content
 
-    def write(self, key: RoomKey, pages: tuple[int, ...], start: int, count: int) -> None:
-        """Write the marks of ``count`` positions from ``start`` through a page table."""
+    def write(self, content: list[int], pages: tuple[int, ...], start: int, count: int) -> None:
+        """Write the marks of ``count`` positions of a text from ``start`` through a page table."""
         for position in range(start, start + count):
             page, offset = divmod(position, self.page_size)
-            self.kv[pages[page] * self.page_size + offset] = mark(key, position)
+            self.kv[pages[page] * self.page_size + offset] = content[position]
 
-    def holds(self, key: RoomKey, pages: tuple[int, ...], count: int) -> bool:
-        """Say whether the first ``count`` positions of a page table are all ``key``'s own."""
-        size, base = self.page_size, mark(key, 0)
+    def holds(self, content: list[int], pages: tuple[int, ...], count: int) -> bool:
+        """Say whether the first ``count`` positions of a page table hold a text's marks."""
+        size = self.page_size
         for index in range(-(-count // size)):
             begin, end = index * size, min(count, (index + 1) * size)
             at = pages[index] * size
-            if self.kv[at : at + end - begin] != list(range(base + begin, base + end)):
+            if self.kv[at : at + end - begin] != content[begin:end]:
                 return False
         return True

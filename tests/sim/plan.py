@@ -81,6 +81,8 @@ class Plan:
     unlike: float  # prefills of another model; the phone book may tell so, or not
     too_long: float  # prompts that no pool can hold, or none at all
     # overcommitting
+    prefix_cache: bool
+    alike: float  # prompts that begin like an earlier text
     host_pages: int  # that a decode may keep
     copy_failure: float  # of a copy to the host, or back
     long_texts: bool  # short prompts, long answers, all at once
@@ -174,6 +176,8 @@ def draw(seed: int) -> Plan:
         accidents=times(2, 0.3),
         unlike=rate(0.5, 0.1),
         too_long=rate(0.1, 0.3),
+        prefix_cache=rng.random() < 0.9,
+        alike=rng.choice((0.0, 0.3, 0.7, 0.9)),
         host_pages=int(whole * rng.choice((0.0, 0.5, 1.0, 2.0, 4.0))),
         copy_failure=rate(0.1, 0.3),
         retractions=rng.choice((0, 0, 0, 1, 4)),

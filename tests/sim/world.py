@@ -146,6 +146,7 @@ class World:
                 timers=plan.timers,
                 max_rooms=plan.max_rooms,
                 max_orphans=plan.max_orphans,
+                prefix_cache=plan.prefix_cache,
             )
             decodes = Decodes(self.fingerprint_of(me.instance), self.regions)
             core = PrefillCore(me, prefill, decodes, plan.prefill_pages)
@@ -158,6 +159,7 @@ class World:
             timers=plan.timers,
             max_rooms=plan.max_rooms,
             retract_tokens=plan.host_pages * plan.page_size,
+            prefix_cache=plan.prefix_cache,
         )
         return DecodeCore(me, decode, self._buffers(me, address), plan.decode_pages), memory
 

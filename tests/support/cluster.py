@@ -81,13 +81,13 @@ class Cluster:
         return [pid for pid, _ in sorted(of_it, key=lambda found: "--link" in found[1])]
 
     def is_idle(self, instance: str) -> bool:
-        """Say whether every pool of a worker is as at its start."""
+        """Say whether every pool of a worker is as at its start, but for what it caches."""
         try:
             status = self.status(instance)
         except (OSError, KeyError):
             return False
         rooms = sum(status["rooms"].values())
-        pages = status["pages"]["free"] == status["pages_total"]
+        pages = status["pages"]["free"] + status["pages"]["cached"] == status["pages_total"]
         rows = status["rows"]["free"] == sum(status["rows"].values())
         return rooms == 0 and pages and rows
 

@@ -56,6 +56,7 @@ TIMERS = Timers(
     settle_s=2,
     tombstone_s=100,
 )
+PLAIN: dict[str, Any] = {"rows": 4, "timers": TIMERS, "prefix_cache": False}
 CANCELLED = Failure(Cause.CLIENT_CANCELLED, "client")
 
 Kind = TypeVar("Kind")
@@ -64,14 +65,14 @@ Kind = TypeVar("Kind")
 def prefill_core(*, pages: int = 8, engine: EngineConfig | None = None, **more: Any) -> PrefillCore:
     """A prefill that computes up to 8 tokens at once, 4 of them of one room."""
     engine = engine or EngineConfig(page_size=PAGE_SIZE, chunk_tokens=4, batch_tokens=8)
-    settings: dict[str, Any] = {"rows": 4, "engine": engine, "timers": TIMERS} | more
+    settings: dict[str, Any] = PLAIN | {"engine": engine} | more
     return PrefillCore(P, PrefillConfig(**settings), Decodes(FINGERPRINT, REGIONS), pages)
 
 
 def decode_core(*, pages: int = 8, **more: Any) -> DecodeCore:
     """A decode with a small pool and, where nothing else is said, one step after the other."""
     engine = EngineConfig(page_size=PAGE_SIZE, steps_ahead=0)
-    settings: dict[str, Any] = {"rows": 4, "engine": engine, "timers": TIMERS} | more
+    settings: dict[str, Any] = PLAIN | {"engine": engine} | more
     return DecodeCore(D, DecodeConfig(**settings), buffers(D), pages)
 
 

@@ -110,6 +110,7 @@ TO_RANK = {
         "p0",
         30.0,
         "r-1",
+        cache_salt="s",
     ),
     "cancel": Cancel(ROOM, ATTEMPT, FAILURE),
     "finish": Finish(ROOM, ATTEMPT),

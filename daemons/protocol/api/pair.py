@@ -18,4 +18,5 @@ class PairBody(msgspec.Struct, frozen=True):
     bootstrap_instance: str | list[str | None] | None = None
     bootstrap_attempt: int | list[int] | None = None
     priority: int | None = None  # goes before the header
+    cache_salt: str | list[str | None] | None = None  # whose cached pages may be read
     local_prefill: bool | None = None  # decode computes the prompt itself

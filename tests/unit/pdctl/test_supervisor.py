@@ -64,6 +64,8 @@ def test_this_hosts_daemons_are_launched_by_module_in_starting_order(tmp_path: P
     )
     file = load(path)
     assert [launch.instance for launch in launches(file, "a")] == ["bootstrap", "p0", "lb"]
+    told = [launch.argv[-1] for launch in launches(file, "a", ["--no-prefix-cache"])]
+    assert told == [str(path), "--no-prefix-cache", str(path)]
     (only,) = launches(file, "b")
     assert only.argv == (
         sys.executable, "-m", "daemons.decode", "--config", str(path), "--instance", "d0",

@@ -29,7 +29,7 @@ def budget(
     held = pages.take(key(99), quarantined, Owner.WRITER)
     pages.move(key(99), held, Owner.WRITER, Owner.QUARANTINED)
     kept = sum(request.kept for request in ours)
-    return budget_of(pages, 4, host, offered=offered, ours=ours, kept=kept)
+    return budget_of(pages, 4, host, offered=offered, ours=ours, leaving=(), kept=kept)
 
 
 def test_without_host_memory_a_room_needs_all_its_pages_free_and_promised_to_nobody() -> None:

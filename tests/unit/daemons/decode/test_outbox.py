@@ -34,7 +34,7 @@ def test_a_token_may_be_the_last() -> None:
 def test_a_destination_names_pages_row_and_the_life_it_is_for() -> None:
     out = Outbox(D)
     request = Request(submit(tokens=6), key(), 0.0, 0.0, 3, P, [4, 5], row=1)
-    out.destination(request)
+    out.destination(request, 4)
     assert out.take() == [
         Send(P, Destination(D, P.epoch, 1, 1, (4, 5), 1, 6, prompt_digest(range(1, 7))))
     ]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from daemons.decode.budget import Budget
+from daemons.decode.cache import Cache
 from daemons.decode.prealloc_queue import PreallocQueue
 from daemons.decode.prefills import Prefill, Prefills, Step
 from daemons.decode.request import Request
 from daemons.kv.ledger import Ledger, Owner
+from daemons.kv.prefix_tree import PrefixTree
 from daemons.runtime.liveness import Liveness
 from daemons.runtime.peers import Peers
 from tests.support.cores import D, P, buffers, key, submit
@@ -37,7 +39,8 @@ def admit(
     places: int = 9,
 ) -> list[Request]:
     budget = Budget(pages, 4, 0, promised)
-    return waiting.admit(pages, rows or Ledger(9), budget, places, prefills())
+    cache = Cache(pages, PrefixTree(pages, 4), on=True)
+    return waiting.admit(cache, rows or Ledger(9), budget, places, prefills())
 
 
 def test_a_room_gets_the_pages_of_its_prompt_and_a_row_as_its_writers() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from daemons.decode.request import Request
 from daemons.decode.retracted_queue import RetractedQueue, victim
+from daemons.kv.ledger import Ledger
 from tests.support.cores import key, submit
 
 
@@ -29,14 +30,14 @@ def test_the_last_room_stays() -> None:
 
 
 def test_the_oldest_comes_back_first() -> None:
-    queue = RetractedQueue(9)
+    queue = RetractedQueue(9, Ledger(9))
     for request in (room(1, at_s=2.0), room(2, at_s=1.0)):
         queue.rooms[request.key] = request
     assert queue.next() is queue.rooms[key(2)]
 
 
 def test_nobody_overtakes_a_room_that_is_still_copied_out() -> None:
-    queue = RetractedQueue(9)
+    queue = RetractedQueue(9, Ledger(9))
     for request in (room(1, at_s=2.0), room(2, at_s=1.0)):
         queue.rooms[request.key] = request
     queue.rooms[key(2)].in_steps = 1
@@ -46,7 +47,7 @@ def test_nobody_overtakes_a_room_that_is_still_copied_out() -> None:
 
 
 def test_rooms_on_their_way_back_are_counted_and_not_taken_again() -> None:
-    queue = RetractedQueue(9)
+    queue = RetractedQueue(9, Ledger(9))
     back = room(1, kept=0)
     back.pages, back.in_steps = (1, 2), 1
     queue.rooms[back.key] = back

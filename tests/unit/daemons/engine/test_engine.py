@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from daemons.cluster.errors import OperatorError
 from daemons.engine.config import EngineConfig
 from daemons.engine.engine import Engine, eos_token_ids
-from daemons.engine.step import NEWEST, Item, Sequence
+from daemons.engine.step import Item, Sequence
 from daemons.protocol.generate import Sampling
 from daemons.protocol.ids import RoomKey
 from tests.support.checkpoints import EOS, POSITIONS, VOCABULARY, checkpoint, write_checkpoint
@@ -265,30 +265,3 @@ def test_what_is_kept_ends_with_its_room_and_needs_as_many_pages(engine: Engine)
     engine.end(talk.key)
     with pytest.raises(KeyError):
         engine.restore(talk.key, (0, 1))
-
-
-def test_steps_made_before_their_token_was_known_say_the_same(engine: Engine) -> None:
-    sampling = Sampling(temperature=1.0, seed=5, max_tokens=64, repetition_penalty=1.2)
-    known, ahead = (Talk(RoomKey(n, 1), PROMPT, (n, n + 8), sampling) for n in (1, 2))
-    begin(engine, [known, ahead])
-    talk_on(engine, [known], 20)
-    talk_on(engine, [ahead], 1)
-    queued = [
-        Item(ahead.key, (NEWEST,), start, ahead.pages, samples=True)
-        for start in range(len(PROMPT), len(PROMPT) + 19)
-    ]
-    for item in queued:
-        (result,) = engine.forward([item])
-        ahead.take(item, result)
-    assert ahead.tokens == known.tokens
-
-
-def test_a_step_whose_token_was_never_chosen_is_an_error_of_its_room_alone(engine: Engine) -> None:
-    talk, other = Talk(KEY, PROMPT, (1,)), Talk(OTHER, PROMPT, (2,))
-    begin(engine, [talk, other])
-    talk_on(engine, [talk, other], 1)
-    missing = Item(KEY, (NEWEST,), len(PROMPT) + 1, (1,), samples=True)
-    next_item = Item(OTHER, (NEWEST,), len(PROMPT), (2,), samples=True)
-    broken, well = engine.forward([missing, next_item])
-    assert "no token was chosen for position 5" in broken.error
-    assert well.token is not None

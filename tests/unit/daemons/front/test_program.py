@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,9 @@ def test_the_rank_runs_the_same_program_in_the_same_life(tmp_path: Path) -> None
     assert argv[:3] == (sys.executable, "-m", "daemons.decode")
     assert argv[argv.index("--epoch") + 1] == str(config.epoch)
     assert argv[argv.index("--instance") + 1] == "d0"
+    told = replace(flags(tmp_path, str(model)), handed_on=("--no-prefix-cache",))
+    assert "--no-prefix-cache" in front_config(told, Role.DECODE, face()).rank_argv[0]
+    assert "--no-prefix-cache" not in argv
 
 
 def test_a_model_that_is_not_there_is_the_operators_error(tmp_path: Path) -> None:

@@ -218,6 +218,21 @@ async def _answer_all(bench: Bench) -> None:
         await bench.rank.output(await bench.rank.hear(Submit), b"a", FinishReason.LENGTH)
 
 
+def test_the_salt_of_the_cache_is_the_bodys_for_all_prompts_or_for_each() -> None:
+    def salts(prompts: int, salt: Any) -> list[str]:
+        rooms = list(range(1, prompts + 1))
+        pair = PairBody(bootstrap_room=rooms, cache_salt=salt)
+        return [place.cache_salt for place in places(pair, prompts, DECODE)]
+
+    assert salts(1, None) == [""]
+    assert salts(2, "a") == ["a", "a"]
+    assert salts(2, ["a", None]) == ["a", ""]
+    with pytest.raises(Refusal, match="257 characters, the limit is 256"):
+        salts(1, "x" * 257)
+    with pytest.raises(Refusal, match="cache_salt: 1 entries for 2 prompts"):
+        salts(2, ["a"])
+
+
 def test_a_priority_is_of_the_body_else_of_the_header_else_none() -> None:
     def priority(header: str | None = None, **body: Any) -> int:
         pair = msgspec.convert({"bootstrap_room": 7, **body}, PairBody)

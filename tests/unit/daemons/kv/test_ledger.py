@@ -48,14 +48,74 @@ def test_a_writers_page_goes_on_to_its_room_and_back() -> None:
     ledger.check()
 
 
-def test_a_cached_page_is_nobodys_and_may_be_anybodys() -> None:
-    ledger = Ledger(1)
-    pages = ledger.take(A, 1, Owner.REQUEST)
-    ledger.move(A, pages, Owner.REQUEST, Owner.CACHED)
+def cached(size: int = 2) -> Ledger:
+    """A ledger whose page 0 is cached."""
+    ledger = Ledger(size)
+    ledger.move(A, ledger.take(A, 1, Owner.REQUEST), Owner.REQUEST, Owner.CACHED)
+    return ledger
+
+
+def test_a_cached_page_is_nobodys_and_can_be_had_when_it_is_evicted() -> None:
+    ledger = cached()
     assert ledger.owner(0) == (Owner.CACHED, None)
+    assert (ledger.free, ledger.available) == (1, 2)
+    ledger.evict(0)
     ledger.check()
-    ledger.move(B, pages, Owner.CACHED, Owner.REQUEST)
-    assert ledger.owner(0) == (Owner.REQUEST, B)
+    assert (ledger.free, ledger.available) == (2, 2)
+
+
+def test_a_cached_page_may_have_several_readers_and_stays_while_it_has_one() -> None:
+    ledger = cached()
+    ledger.read_by(A, 0)
+    ledger.read_by(B, 0)
+    ledger.check()
+    assert (ledger.readers(0), ledger.read, ledger.available) == ((A, B), 1, 1)
+    assert not ledger.left_by(A, 0)
+    with pytest.raises(WrongOwner, match="is read by"):
+        ledger.evict(0)
+    assert ledger.left_by(B, 0)
+    assert (ledger.read, ledger.available) == (0, 2)
+    ledger.evict(0)
+    ledger.check()
+
+
+def test_nobody_reads_twice_or_leaves_what_it_did_not_read() -> None:
+    ledger = cached()
+    ledger.read_by(A, 0)
+    with pytest.raises(WrongOwner, match="1's to read"):
+        ledger.read_by(A, 0)
+    with pytest.raises(WrongOwner, match="not by 0"):
+        ledger.left_by(B, 0)
+
+
+def test_only_cached_pages_are_read_and_none_becomes_a_rooms_own() -> None:
+    ledger = cached()
+    with pytest.raises(WrongOwner):
+        ledger.read_by(A, 1)
+    with pytest.raises(WrongOwner):
+        ledger.move(B, [0], Owner.CACHED, Owner.REQUEST)
+
+
+def test_cached_pages_are_asked_back_when_too_few_are_free() -> None:
+    ledger, asked = cached(3), list[int]()
+
+    def give(count: int) -> None:
+        asked.append(count)
+        ledger.evict(0)
+
+    ledger.reclaim = give
+    ledger.take(B, 2, Owner.WRITER)
+    assert asked == []
+    ledger.take(B, 1, Owner.WRITER)
+    assert asked == [1]
+    assert ledger.owner(0) == (Owner.WRITER, B)
+
+
+def test_a_page_that_is_read_is_not_given_away() -> None:
+    ledger = cached()
+    ledger.read_by(A, 0)
+    with pytest.raises(OutOfPages, match="2 pages wanted, 1 free"):
+        ledger.take(B, 2, Owner.WRITER)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +159,7 @@ def test_a_ledger_that_was_tampered_with_is_noticed() -> None:
         lambda ledger: ledger._holder.__setitem__(0, None),
         lambda ledger: ledger._free.give([0]),
         lambda ledger: ledger._free.take(1),
+        lambda ledger: ledger._readers.update({0: [A]}),
     ):
         ledger = Ledger(3)
         ledger.take(A, 1, Owner.REQUEST)

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from daemons.cluster.errors import OperatorError
+from daemons.cluster.load import read_settings
+from daemons.prefill.config import PrefillConfig
 from daemons.protocol.ids import PeerId
 from daemons.runtime import worker
 
@@ -30,6 +32,22 @@ def test_the_flags_of_a_rank_name_its_life(tmp_path: Path) -> None:
     assert seen[0].me == PeerId("p0", 77, 1)
     assert seen[0].link == "ipc:///x"
     assert seen[1].link is None
+
+
+def test_without_a_cache_the_settings_say_so_and_the_ranks_are_told(tmp_path: Path) -> None:
+    seen: list[worker.Flags] = []
+
+    def serve(flags: worker.Flags) -> int:
+        seen.append(flags)
+        return 0
+
+    argv = ["--config", str(cluster_file(tmp_path)), "--instance", "p0"]
+    worker.run("pd-prefill", "", serve, argv)
+    worker.run("pd-prefill", "", serve, [*argv, "--no-prefix-cache"])
+    settings = [read_settings(flags.file.cluster, "p0", PrefillConfig) for flags in seen]
+    assert [one.prefix_cache for one in settings] == [True, False]
+    assert [flags.handed_on for flags in seen] == [(), ("--no-prefix-cache",)]
+    assert seen[1].file.hash == seen[0].file.hash
 
 
 def test_a_bad_file_is_exit_78_with_what_and_hint(

@@ -108,6 +108,10 @@ def test_a_dry_run_prints_what_would_be_started(fleet: Fleet, pdctl: Pdctl) -> N
     assert said.code == Exit.OK
     assert [line.split(":")[0] for line in said.out.splitlines()] == [*ROLES]
     assert run_of("fake") is None
+    assert "--no-prefix-cache" not in said.out
+    plain = pdctl("up", "-c", fleet.config, "--dry-run", "--no-prefix-cache")
+    told = [line.split(":")[0] for line in plain.out.splitlines() if "--no-prefix-cache" in line]
+    assert told == ["p0", "d0"]
 
 
 def test_a_signal_is_an_orderly_stop(
