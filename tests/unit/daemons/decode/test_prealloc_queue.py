@@ -39,7 +39,7 @@ def admit(
     places: int = 9,
 ) -> list[Request]:
     budget = Budget(pages, 4, 0, promised)
-    cache = Cache(pages, PrefixTree(pages, 4), on=True)
+    cache = Cache(pages, PrefixTree(pages, 4), 4, on=True)
     return waiting.admit(cache, rows or Ledger(9), budget, places, prefills())
 
 
