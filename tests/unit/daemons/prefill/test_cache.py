@@ -97,13 +97,13 @@ def test_how_much_was_cached_is_told_to_the_client_to_decode_and_in_the_story() 
     core = paired()
     serve(core, 1, 10)
     ask(core, 2, 10)
-    (last,) = of(core.handle(done(2), 1.0), WriteKV)
+    commands = core.handle(done(2), 1.0)
+    (last,) = of(commands, WriteKV)
     assert last.row is not None
     _, row = unpack(last.row, key(2))
     assert row is not None
     assert row.cached_tokens == 8
-    core.handle(WriteDone(key(2), 100), 1.0)
-    (output,) = told(core.handle(WriteDone(key(2), 100), 1.0))
+    (output,) = told(commands)
     assert output.cached_tokens == 8
     assert core.recorder.stories(2)[0].cached_tokens == 8
     assert (core.counters["cached_tokens"], core.counters["cache_lookups"]) == (8, 2)
