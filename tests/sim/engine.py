@@ -85,9 +85,12 @@ class Engine:
                     raise Violation(f"{self.process.me} has {self.running + 1} forwards at once")
                 self.process.world.seen["steps ahead"] += self.running > 0
                 self.running += 1
+                copied = {c.key for c in self._waiting if isinstance(c, Keep | Restore)}
                 for item in items:
                     if item.key not in self.sequences:
                         raise Violation(f"{self.process.me} runs {item.key}, which is not known")
+                    if item.key in copied:
+                        raise Violation(f"{self.process.me} runs {item.key} while it is copied")
                     self.starts.setdefault(item.key, item.start)
                     self._check_pages(item)
                 self._queue(command)
