@@ -15,7 +15,7 @@ import aiohttp
 from daemons.cluster.errors import OperatorError
 from daemons.cluster.key import load_key
 from daemons.cluster.load import LB_NAME, ClusterFile, address_of, phone_book_of, read_settings
-from daemons.lb.app import OPEN_TO_CLIENTS, app_of
+from daemons.lb.app import OPEN_TO_CLIENTS, run_lb
 from daemons.lb.config import LbConfig
 from daemons.lb.fleet import Fleet
 from daemons.lb.gate import Gate
@@ -25,11 +25,12 @@ from daemons.lb.rooms import Rooms
 from daemons.lb.service import Service
 from daemons.lb.stories import STEPS
 from daemons.lb.watch import Look, at_listed, keep_hearing, keep_seeing, through
+from daemons.lb.wire.site import FrontSite
 from daemons.protocol.topology import Registration, Role, State
 from daemons.runtime import log, program, systemd
 from daemons.runtime.epoch import new_epoch
 from daemons.runtime.guard import bearer, guard, tell_exposure
-from daemons.runtime.http import Site, run_site, url_of
+from daemons.runtime.http import url_of
 from daemons.runtime.phonebook import PhoneBook, PhoneBookError, keep_registered
 from daemons.runtime.recorder import Recorder
 
@@ -51,7 +52,7 @@ class Running:
 
     config: LbConfig
     service: Service
-    site: Site
+    site: FrontSite
     book: PhoneBook
     advertise: str
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -90,6 +91,7 @@ class Running:
                 ),
                 name="credits",
             ),
+            asyncio.create_task(service.pool.keep_sweeping(), name="pool"),
             asyncio.create_task(_feed_watchdog(service), name="watchdog"),
         ]
 
@@ -137,7 +139,8 @@ async def _serve(
     )
     book = PhoneBook(url_of(*meeting), session, headers=bearer(key, Role.BOOTSTRAP))
     bind = config.bind or address
-    site = await run_site(app_of(service), bind, config.port, program.socket_of_unit())
+    held = program.socket_of_unit()
+    site = await run_lb(service, bind, config.port, [] if held is None else [held])
     tell_exposure(bind, key)
     running = Running(config, service, site, book, config.advertise or address)
     beside = running.start(
@@ -156,6 +159,7 @@ async def _serve(
             await book.deregister(LB_NAME, service.epoch)
         await site.close()
         await service.lingering.close()
+        service.pool.close()
         service.log.info("daemon.stopped")
 
 

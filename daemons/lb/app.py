@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Sequence
+
 from aiohttp import web
 
 from daemons.lb.aside import Aside
 from daemons.lb.order import CHAT, COMPLETIONS, GENERATE
 from daemons.lb.overview import Overview
-from daemons.lb.service import Service
-from daemons.runtime.http import make_app
+from daemons.lb.service import HEALTH_GENERATE, ORDERS, Service
+from daemons.lb.wire.connection import Doorway
+from daemons.lb.wire.site import FrontSite, run_front
+from daemons.runtime.door import TurnedAway
+from daemons.runtime.http import STOP_S, Answering, Refusal, make_app
 
 # What needs no token of ours: clients' requests. All else shows or changes the cluster.
 OPEN_TO_CLIENTS = (
     GENERATE,
     COMPLETIONS,
     CHAT,
-    "/health_generate",
+    HEALTH_GENERATE,
     "/abort_request",  # of one's own; "all" wants the token
     "/v1/models",
     "/get_model_info",
@@ -29,6 +35,43 @@ def app_of(service: Service) -> web.Application:
         connections_limit=service.config.max_connections,
         guard=service.guard.middleware,
     )
-    for part in (service, Aside(service), Overview(service)):
+    app.add_routes([web.route(method, path, _misspelt) for method, path in ORDERS])
+    app.middlewares.insert(0, _last)
+    for part in (Aside(service), Overview(service)):
         app.add_routes(part.routes())
     return app
+
+
+def doorway_of(service: Service) -> Doorway:
+    """Return what the connections of its clients share."""
+    return Doorway(
+        service.serve,
+        lambda method, path: (method, path) in ORDERS,
+        TurnedAway,
+        service.config.max_body_bytes,
+    )
+
+
+async def run_lb(
+    service: Service,
+    host: str,
+    port: int,
+    sockets: Sequence[socket.socket] = (),
+    *,
+    stop_s: float = STOP_S,
+) -> FrontSite:
+    """Serve clients and operators on one port; raises OSError."""
+    return await run_front(app_of(service), doorway_of(service), host, port, sockets, stop_s=stop_s)
+
+
+async def _misspelt(request: web.Request) -> web.StreamResponse:
+    """The data path reads paths as they are; this one came in another spelling."""
+    raise Refusal(404, f"Not Found: {request.method} {request.raw_path[:200]}")
+
+
+@web.middleware
+async def _last(request: web.Request, handler: Answering) -> web.StreamResponse:
+    """End the connection: its next request may be an order, which is not read here."""
+    response = await handler(request)
+    response.force_close()
+    return response

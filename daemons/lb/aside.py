@@ -67,7 +67,7 @@ class Aside:
             try:
                 async with self.service.session.get(
                     url_of(worker.host, worker.port) + request.path_qs,
-                    headers={**passed_on(request), **self.service.credentials},
+                    headers={**passed_on(request.headers), **self.service.credentials},
                     allow_redirects=False,
                     timeout=aiohttp.ClientTimeout(total=ASIDE_S),
                 ) as response:

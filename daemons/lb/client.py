@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from aiohttp import web
-
-from daemons.lb.dispatch import ClientGone
 from daemons.lb.leg import Answer, LegFailed, error_event
 from daemons.lb.stories import Telling
+from daemons.lb.wire.call import Call
 from daemons.protocol.ids import room_hex
 from daemons.runtime.http import Refusal
 
@@ -21,9 +19,8 @@ DONE_EVENT = b"data: [DONE]\n\n"
 class Client:
     """Answers one request, once; every verb that sends raises ClientGone."""
 
-    request: web.Request
+    call: Call
     telling: Telling = field(init=False)  # of the try that the client gets to see
-    response: web.StreamResponse = field(default_factory=web.StreamResponse)
     has_all: bool = False  # the closing event is out: what the client does now is its own affair
 
     @property
@@ -35,49 +32,40 @@ class Client:
 
     async def begin(self) -> None:
         """Send the head of a stream."""
-        self.response.headers["Content-Type"] = "text/event-stream; charset=utf-8"
-        self.response.headers["Cache-Control"] = "no-cache"
-        self.response.headers.update(self.room_header)
-        try:
-            await self.response.prepare(self.request)
-        except ConnectionError as error:
-            raise ClientGone from error
+        await self.call.begin(self.room_header)
         self.telling.began()
 
     async def send(self, events: bytes) -> None:
         """Send complete events."""
-        try:
-            await self.response.write(events)
-        except ConnectionError as error:
-            raise ClientGone from error
+        await self.call.send(events)
         self.has_all = self.has_all or events.endswith(DONE_EVENT)
 
-    async def finish(self, answer: Answer) -> web.StreamResponse:
+    async def finish(self, answer: Answer) -> None:
         """End well."""
-        if self.response.prepared:
-            return await self._end()
-        headers = {**answer.headers, **self.room_header}
-        return web.Response(status=answer.status, body=answer.body, headers=headers)
+        if self.call.status:
+            await self.call.end()
+        else:
+            headers = {**answer.headers, **self.room_header}
+            await self.call.answer(answer.status, headers, answer.body)
 
-    async def refuse(self, failed: LegFailed) -> web.StreamResponse:
+    async def refuse(self, failed: LegFailed) -> None:
         """Tell a failure as an answer of its own, or as the last event where the head is out."""
         said = failed.said
         refusal = Refusal.of(
             failed.failure, room=self.telling.rooms[0], attempt=self.telling.attempt
         )
-        if self.response.prepared:
+        if self.call.status:
             await self.send(error_event(said, refusal))
-            return await self._end()
-        if said is None:
-            response = refusal.response()
-            response.headers.update(self.room_header)
-            return response
-        headers = {**said.headers, **self.room_header}
-        return web.Response(status=said.status, body=said.body, headers=headers)
+            await self.call.end()
+        elif said is None:
+            await tell(self.call, refusal, self.room_header)
+        else:
+            await self.call.answer(said.status, {**said.headers, **self.room_header}, said.body)
 
-    async def _end(self) -> web.StreamResponse:
-        try:
-            await self.response.write_eof()
-        except ConnectionError as error:
-            raise ClientGone from error
-        return self.response
+
+async def tell(call: Call, refusal: Refusal, headers: dict[str, str] | None = None) -> None:
+    """Answer a refusal."""
+    response = refusal.response()
+    body = response.body
+    assert isinstance(body, bytes)
+    await call.answer(response.status, {**response.headers, **(headers or {})}, body)

@@ -7,31 +7,30 @@ the request on the worker. An event stream ends well only with its end mark.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
 import msgspec
 
 from daemons.lb.fleet import Worker
+from daemons.lb.wire.line import Line, LineLost
+from daemons.lb.wire.pool import Pool
 from daemons.protocol.causes import Cause, Failure
-from daemons.runtime.http import Refusal, url_of
+from daemons.runtime.http import Refusal, host_in_url
 
 EVENT_BYTES_LIMIT = 64 << 20
 ERROR_BYTES_LIMIT = 1 << 20
 DONE = b"[DONE]"
 EVENT_END = b"\n\n"
-INLINE_BYTES = 1 << 20  # aiohttp warns when a larger body is sent in one piece
 AFTER_DONE_S = 1.0  # from a stream's end mark to the end of its HTTP message
 LEAVING = frozenset(
     {Cause.INSTANCE_STARTING, Cause.INSTANCE_DRAINING, Cause.INSTANCE_STOPPING}
 )  # causes by which a worker says of itself that it takes no requests
 WRONG_KEY = "it refuses our token: its key is not this one's"
 PASSED_BACK = ("Content-Type", "Retry-After", "X-Request-ID")
+_PASSED_BACK = tuple((name, name.lower()) for name in PASSED_BACK)
 
 TakeEvents = Callable[[list[bytes]], Awaitable[None]]
 
@@ -58,10 +57,50 @@ class LegFailed(Exception):
 
 
 @dataclass(slots=True)
+class Silence:
+    """Ends a line on which nothing comes between two events; one timer, not one for each event."""
+
+    line: Line
+    limit_s: float
+    was_too_long: bool = False
+    _since_s: float | None = None  # None: nobody waits
+    _timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Wait for an event from now on."""
+        loop = asyncio.get_running_loop()
+        self._since_s = loop.time()
+        if self._timer is None:
+            self._timer = loop.call_later(self.limit_s, self._look)
+
+    def pause(self) -> None:
+        """An event is here."""
+        self._since_s = None
+
+    def end(self) -> None:
+        """Wait no more."""
+        self._since_s = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        since_s = now_s if self._since_s is None else self._since_s
+        if self._since_s is not None and now_s - since_s >= self.limit_s:
+            self.was_too_long = True
+            self._timer = None
+            self.line.abort()
+        else:
+            self._timer = loop.call_at(since_s + self.limit_s, self._look)
+
+
+@dataclass(slots=True)
 class Leg:
     """A request to one worker."""
 
-    session: aiohttp.ClientSession
+    pool: Pool
     worker: Worker
     path: str
     body: bytes
@@ -79,61 +118,75 @@ class Leg:
         Raises:
             LegFailed: anything but a good answer that is complete.
         """
+        worker = self.worker
         try:
-            response = await self.session.post(
-                url_of(self.worker.host, self.worker.port) + self.path,
-                data=io.BytesIO(self.body) if len(self.body) > INLINE_BYTES else self.body,
-                headers=self.headers,
-                allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.connect_s),
-            )
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            line = await self.pool.line(worker.host, worker.port, self.connect_s)
+        except TimeoutError as error:  # before OSError, whose kind it is
             self.refused = True
-            raise self._broke(_told(error), refused=True) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise self._broke(_told(error)) from error
+            raise self._broke("no connection in time", refused=True) from error
+        except OSError as error:
+            self.refused = True
+            number = error.errno or 0  # of the resolver they are negative
+            why = os.strerror(number) if number > 0 else str(error)
+            raise self._broke(f"no connection: {why}", refused=True) from error
         try:
-            return await self._read(response, take)
-        except (aiohttp.ClientError, OSError) as error:
-            raise self._broke(_told(error)) from error
+            line.ask((self._head(), self.body))
+            await line.answered()
+            return await self._read(line, take)
+        except LineLost as error:
+            raise self._broke(str(error)) from error
         finally:
-            if not response.content.at_eof():
-                response.close()
-            response.release()
+            self.pool.give_back(worker.host, worker.port, line)
 
-    async def _read(self, response: aiohttp.ClientResponse, take: TakeEvents) -> Answer:
-        headers = {name: response.headers[name] for name in PASSED_BACK if name in response.headers}
-        if response.status >= 300:
-            body = await _up_to(response.content, ERROR_BYTES_LIMIT)
-            said = Answer(response.status, body, headers)
-            failure = _failure_in(said, self._stage)
+    def _head(self) -> bytes:
+        fields = "".join([f"{name}: {value}\r\n" for name, value in self.headers.items()])
+        worker = self.worker
+        return (
+            f"POST {self.path} HTTP/1.1\r\nHost: {host_in_url(worker.host)}:{worker.port}\r\n"
+            f"{fields}Content-Length: {len(self.body)}\r\n\r\n"
+        ).encode("latin-1")
+
+    async def _read(self, line: Line, take: TakeEvents) -> Answer:
+        said = line.headers
+        headers = {name: said[low] for name, low in _PASSED_BACK if low in said}
+        if line.status >= 300:
+            body = await _up_to(line, ERROR_BYTES_LIMIT)
+            told = Answer(line.status, body, headers)
+            failure = _failure_in(told, self._stage)
             if failure.cause is Cause.REQUEST_UNAUTHORIZED:  # our fault, not the client's
                 raise self._broke(WRONG_KEY, cause=Cause.LB_KEY_MISMATCH)
             self.leaving = failure.cause in LEAVING and failure.peer == self.worker.name
-            raise LegFailed(failure, said)
-        if response.content_type != "text/event-stream":
-            return Answer(response.status, await response.read(), headers)
-        await self._read_events(response.content, take)
-        return Answer(response.status, b"", headers)
+            raise LegFailed(failure, told)
+        if not said.get("content-type", "").startswith("text/event-stream"):
+            return Answer(line.status, await _whole(line), headers)
+        await self._read_events(line, take)
+        return Answer(line.status, b"", headers)
 
-    async def _read_events(self, stream: aiohttp.StreamReader, take: TakeEvents) -> None:
+    async def _read_events(self, line: Line, take: TakeEvents) -> None:
         rest = b""
-        while True:
-            try:
-                async with asyncio.timeout(self.idle_s if self.begun else None):
-                    chunk = await stream.readany()
-            except TimeoutError:
+        silence = Silence(line, self.idle_s)
+        try:
+            while True:
+                chunk = await line.part()
+                if not chunk:
+                    raise self._broke("the stream ended without its end mark")
+                *events, rest = (rest + chunk if rest else chunk).split(EVENT_END)
+                if len(rest) > EVENT_BYTES_LIMIT:
+                    raise self._broke(f"an event of more than {EVENT_BYTES_LIMIT} bytes")
+                if events:
+                    silence.pause()
+                    if await self._hand_on(events, take):
+                        await _to_the_end(line)
+                        return
+                    silence.begin()
+        except LineLost:
+            if silence.was_too_long:
                 raise self._broke(
                     f"no event for {self.idle_s:g} s", cause=Cause.LB_TIMEOUT
                 ) from None
-            if not chunk:
-                raise self._broke("the stream ended without its end mark")
-            *events, rest = (rest + chunk).split(EVENT_END)
-            if len(rest) > EVENT_BYTES_LIMIT:
-                raise self._broke(f"an event of more than {EVENT_BYTES_LIMIT} bytes")
-            if events and await self._hand_on(events, take):
-                await _to_the_end(stream)
-                return
+            raise
+        finally:
+            silence.end()
 
     async def _hand_on(self, events: list[bytes], take: TakeEvents) -> bool:
         """Pass events on up to an error or the end mark; say whether the end mark came."""
@@ -202,26 +255,27 @@ def _error_in(body: bytes) -> dict[str, Any] | None:
     return error if isinstance(error, dict) else None
 
 
-async def _to_the_end(stream: aiohttp.StreamReader) -> None:
+async def _to_the_end(line: Line) -> None:
     """Read what follows the end mark, so that the worker does not see its client leave early."""
-    with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
-        async with asyncio.timeout(AFTER_DONE_S):
-            while await stream.readany():
-                pass
+    late = asyncio.get_running_loop().call_later(AFTER_DONE_S, line.abort)
+    try:
+        while await line.part():
+            pass
+    except LineLost:
+        pass
+    finally:
+        late.cancel()
 
 
-async def _up_to(stream: aiohttp.StreamReader, limit: int) -> bytes:
+async def _up_to(line: Line, limit: int) -> bytes:
     body = b""
-    while len(body) < limit and (chunk := await stream.readany()):
-        body += chunk
+    while len(body) < limit and (part := await line.part()):
+        body += part
     return body[:limit]
 
 
-def _told(error: Exception) -> str:
-    """Return what happened to a connection, without the prose of libraries."""
-    if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return "no connection in time"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        number = error.os_error.errno
-        return f"no connection: {os.strerror(number) if number else error.os_error}"
-    return f"connection lost ({type(error).__name__})"
+async def _whole(line: Line) -> bytes:
+    parts = []
+    while part := await line.part():
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import aiohttp
-from aiohttp import web
 
 from daemons.cluster.key import ClusterKey
-from daemons.lb.client import Client
+from daemons.lb.client import Client, tell
 from daemons.lb.config import LbConfig
 from daemons.lb.dispatch import ClientGone, Lingering
 from daemons.lb.fleet import Fleet, Pick, Worker
@@ -23,10 +23,12 @@ from daemons.lb.order import CHAT, COMPLETIONS, GENERATE, BadOrder, Order, read_
 from daemons.lb.pairing import Pairing
 from daemons.lb.rooms import Rooms
 from daemons.lb.serving import TIMEOUT_HEADER, Asked, Serving
+from daemons.lb.wire.call import Call
+from daemons.lb.wire.pool import Pool
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.topology import Role, State
 from daemons.runtime.guard import Guard, bearer
-from daemons.runtime.http import invalid, read_body, url_of
+from daemons.runtime.http import Refusal, invalid, url_of
 from daemons.runtime.log import Logger, logger
 from daemons.runtime.recorder import Recorder
 
@@ -39,6 +41,11 @@ PASSED_ON = (
     "tracestate",
     "Accept",
 )
+_PASSED_ON = tuple((name, name.lower()) for name in PASSED_ON)
+HEALTH_GENERATE = "/health_generate"
+ORDERS = frozenset({("POST", GENERATE), ("POST", COMPLETIONS), ("POST", CHAT)}) | {
+    ("GET", HEALTH_GENERATE)
+}  # what the data path serves, by method and path
 WARM_UP = b'{"input_ids":[0],"sampling_params":{"max_new_tokens":1,"temperature":0}}'
 
 
@@ -52,11 +59,12 @@ class Service:
     gate: Gate
     rooms: Rooms
     recorder: Recorder
-    session: aiohttp.ClientSession
+    session: aiohttp.ClientSession  # for questions; orders go through the pool
     meeting: tuple[str, int]  # host and port of the phone book, as workers call it
     instance: str
     epoch: int
     version: str
+    pool: Pool = field(default_factory=Pool)
     metrics: Metrics = field(default_factory=Metrics)
     lingering: Lingering = field(default_factory=Lingering)
     looking: set[asyncio.Task[None]] = field(default_factory=set)
@@ -86,60 +94,64 @@ class Service:
             state=lambda: self.state,
         )
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes of what is served by a pair."""
-        return [
-            web.post(GENERATE, self.post_order),
-            web.post(COMPLETIONS, self.post_order),
-            web.post(CHAT, self.post_order),
-            web.get("/health_generate", self.health_generate),
-        ]
-
     @property
     def credentials(self) -> dict[str, str]:
         """Return the headers by which workers let us in; they replace those of a client."""
         return bearer(self.key, Role.PREFILL)
 
-    async def post_order(self, request: web.Request) -> web.StreamResponse:
-        """Serve a client's request."""
+    async def serve(self, call: Call) -> None:
+        """Answer an order of a client, whatever happens."""
         try:
-            order = read_order(request.path, await read_body(request), self.config.max_items)
+            await self._serve(self._order(call), call)
+        except Refusal as refusal:
+            await self._tell(call, refusal)
+        except ClientGone:
+            return  # nobody reads it
+        except Exception as error:  # outermost: the request fails, not the daemon
+            self.log.exception("request.broke", method=call.head.method, path=call.path)
+            failure = Failure(Cause.INTERNAL, "http", "", f"{type(error).__name__}: {error}")
+            await self._tell(call, Refusal.of(failure))
+
+    async def _tell(self, call: Call, refusal: Refusal) -> None:
+        if not call.status:
+            with contextlib.suppress(ClientGone):
+                await tell(call, refusal)
+
+    def _order(self, call: Call) -> Order:
+        if call.path == HEALTH_GENERATE:  # one token made by a real pair
+            return read_order(GENERATE, WARM_UP, 1)
+        try:
+            return read_order(call.path, call.body, self.config.max_items)
         except BadOrder as error:
             raise invalid(str(error)) from error
-        return await self._serve(order, request)
 
-    async def health_generate(self, request: web.Request) -> web.StreamResponse:
-        """Have one token made by a real pair."""
-        return await self._serve(read_order(GENERATE, WARM_UP, 1), request)
-
-    async def _serve(self, order: Order, request: web.Request) -> web.StreamResponse:
-        total_s = self._total_s(request)
+    async def _serve(self, order: Order, call: Call) -> None:
         asked = Asked(
             order,
-            passed_on(request) | self.credentials,
-            total_s,
-            who=request.remote or "",
-            session=request.headers.get(SESSION_HEADER, ""),
+            passed_on(call.headers) | self.credentials,
+            self._total_s(call.headers),
+            who=call.client or call.remote,
+            session=call.headers.get(SESSION_HEADER.lower(), ""),
         )
         pick = await self.serving.admitted(asked)
-        client = Client(request)
+        client = Client(call)
         try:
             with self.open.entered():
-                return await self._told(asked, pick, client)
+                await self._told(asked, pick, client)
         except ClientGone:
-            return client.response  # nobody reads it
+            return  # nobody reads it
 
-    async def _told(self, asked: Asked, pick: Pick, client: Client) -> web.StreamResponse:
+    async def _told(self, asked: Asked, pick: Pick, client: Client) -> None:
         """Serve to the client's last byte, and tell the end."""
         try:
             answer = await self.serving.run(asked, pick, client)
-            response = await client.finish(answer)
+            await client.finish(answer)
         except LegFailed as error:
             failed = error
         except (asyncio.CancelledError, ClientGone):
             telling = client.telling
             if client.has_all:
-                telling.ended(client.response.status, None)
+                telling.ended(client.call.status, None)
                 raise
             if not self.open.cut:
                 gone = Failure(Cause.CLIENT_DISCONNECTED, telling.stage)
@@ -152,13 +164,13 @@ class Service:
             failed = LegFailed(Failure(Cause.INTERNAL, client.telling.stage, self.instance, detail))
         else:
             client.telling.ended(answer.status, None)
-            return response
+            return
         client.telling.ended(_status(failed), failed.failure)
-        return await client.refuse(failed)
+        await client.refuse(failed)
 
     def _leg(self, worker: Worker, path: str, body: bytes, headers: Mapping[str, str]) -> Leg:
         config = self.config
-        return Leg(self.session, worker, path, body, headers, config.connect_s, config.idle_s)
+        return Leg(self.pool, worker, path, body, headers, config.connect_s, config.idle_s)
 
     def _heed(self, leg: Leg) -> None:
         """Strike a worker that refused us; look again at one whose connection was lost."""
@@ -187,9 +199,9 @@ class Service:
         """Return a pair for any request; raises the Refusal that a client would get."""
         return self.serving.pick()
 
-    def _total_s(self, request: web.Request) -> float:
+    def _total_s(self, headers: Mapping[str, str]) -> float:
         """How long this request may take: the client's own limit, within ours."""
-        asked = request.headers.get(TIMEOUT_HEADER)
+        asked = headers.get(TIMEOUT_HEADER.lower())
         if asked is None:
             return self.config.total_s
         try:
@@ -205,10 +217,13 @@ def _status(failed: LegFailed) -> int:
     return failed.said.status if failed.said is not None else failed.failure.http_status
 
 
-def passed_on(request: web.Request) -> dict[str, str]:
-    """Return the headers of a request to a worker; bodies pass as they are, so uncompressed."""
+def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of a request to a worker; bodies pass as they are, so uncompressed.
+
+    ``headers`` are the client's, by small names (or without regard to case).
+    """
     return {
         "Content-Type": "application/json",
         "Accept-Encoding": "identity",
-        **{name: request.headers[name] for name in PASSED_ON if name in request.headers},
+        **{name: headers[low] for name, low in _PASSED_ON if low in headers},
     }

@@ -256,7 +256,7 @@ async def run_site(
     server, door = runner.server, app.get(DOOR) or Door()
     assert server is not None
     try:
-        listening = sock if sock is not None else _bound(host, port)
+        listening = sock if sock is not None else bound(host, port)
         # connections inherit it; else what a client never reads keeps its connection for ever
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_S * 1000))
         listener = await asyncio.get_running_loop().create_server(
@@ -283,7 +283,8 @@ def host_in_url(host: str) -> str:
     return f"[{host}]" if version == 6 else host
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def bound(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound and does not listen yet; raises OSError."""
     family, kind, proto, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]

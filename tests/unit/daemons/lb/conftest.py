@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from daemons.lb.app import app_of
+from daemons.lb.app import run_lb
 from daemons.lb.config import LbConfig
 from daemons.lb.fleet import Fleet, Worker
 from daemons.lb.gate import Gate
@@ -21,6 +21,8 @@ from daemons.lb.pairing import pairing_of
 from daemons.lb.rooms import Rooms
 from daemons.lb.service import Service
 from daemons.lb.stories import STEPS
+from daemons.lb.wire.pool import Pool
+from daemons.lb.wire.site import FrontSite
 from daemons.protocol.topology import InstanceInfo, Role, State
 from daemons.runtime.http import Site, make_app, run_site
 from daemons.runtime.recorder import Recorder
@@ -204,12 +206,20 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
+@pytest.fixture
+async def pool() -> AsyncIterator[Pool]:
+    pool = Pool()
+    yield pool
+    pool.close()
+    await asyncio.sleep(0)
+
+
 @dataclass
 class Balancer:
     """A balancer that listens, and a client beside it."""
 
     service: Service
-    site: Site
+    site: FrontSite
     http: aiohttp.ClientSession
 
     def see(self, *workers: FakeWorker, now_s: float | None = None, **changes: Any) -> None:
@@ -249,7 +259,7 @@ async def balancer(http: aiohttp.ClientSession) -> AsyncIterator[MakeBalancer]:
                 epoch=1,
                 version="1",
             )
-            balancer = Balancer(service, await run_site(app_of(service), "127.0.0.1", 0), http)
+            balancer = Balancer(service, await run_lb(service, "127.0.0.1", 0), http)
             balancer.see(*workers)
             made.append(balancer)
             return balancer
@@ -258,11 +268,21 @@ async def balancer(http: aiohttp.ClientSession) -> AsyncIterator[MakeBalancer]:
         for balancer in made:
             await balancer.site.close()
             await balancer.service.lingering.close()
+            balancer.service.pool.close()
 
 
 async def happens(event: asyncio.Event) -> None:
     """Wait for an event, but not for ever."""
     await asyncio.wait_for(event.wait(), DEADLINE_S)
+
+
+async def until(what: Callable[[], object]) -> None:
+    """Wait until ``what`` is true, but not for ever."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            if what():
+                return
+            await asyncio.sleep(0.002)
 
 
 async def idle(balancer: Balancer) -> None:

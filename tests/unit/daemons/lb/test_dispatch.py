@@ -5,13 +5,13 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-import aiohttp
 import pytest
 
 from daemons.lb import dispatch
 from daemons.lb.dispatch import ClientGone, Exchange, Lingering, Task
 from daemons.lb.leg import Answer, Leg, LegFailed
 from daemons.lb.order import read_order
+from daemons.lb.wire.pool import Pool
 from daemons.protocol.causes import Cause
 
 from .conftest import FakeWorker, MakeWorker, Reply, breaks, events, explained, waits, whole
@@ -19,6 +19,12 @@ from .conftest import FakeWorker, MakeWorker, Reply, breaks, events, explained, 
 DEADLINE_S = 10.0
 ONE, TWO = {"text": "a", "meta_info": {}}, {"text": "ab", "meta_info": {}}
 PROMPT = {"text": "a", "meta_info": {"input_token_logprobs": [[-1.5, 7, None]]}}
+
+
+@pytest.fixture
+def http(pool: Pool) -> Pool:
+    """What carries the legs."""
+    return pool
 
 
 @dataclass
@@ -66,7 +72,7 @@ class Two:
 
 async def two(
     fake: MakeWorker,
-    http: aiohttp.ClientSession,
+    http: Pool,
     prefill: Reply,
     decode: Reply,
     *,
@@ -87,7 +93,7 @@ async def left(worker: FakeWorker) -> None:
     await asyncio.wait_for(worker.left.wait(), DEADLINE_S)
 
 
-Http = aiohttp.ClientSession
+Http = Pool
 
 
 async def test_both_legs_get_equal_bodies_and_decodes_answer_is_the_clients(

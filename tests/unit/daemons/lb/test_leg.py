@@ -4,13 +4,13 @@ import asyncio
 import json
 from dataclasses import dataclass, field
 
-import aiohttp
 import pytest
 from aiohttp import web
 
 from daemons.lb import leg as leg_module
 from daemons.lb.fleet import Worker
 from daemons.lb.leg import Answer, Leg, LegFailed, error_event
+from daemons.lb.wire.pool import Pool
 from daemons.protocol.causes import Cause, Failure
 from daemons.runtime.http import Refusal
 
@@ -27,11 +27,9 @@ class Taken:
         self.events += events
 
 
-def leg_to(
-    worker: Worker, http: aiohttp.ClientSession, body: bytes = b"{}", idle_s: float = DEADLINE_S
-) -> Leg:
+def leg_to(worker: Worker, pool: Pool, body: bytes = b"{}", idle_s: float = DEADLINE_S) -> Leg:
     headers = {"Content-Type": "application/json"}
-    return Leg(http, worker, "/generate", body, headers, 1.0, idle_s)
+    return Leg(pool, worker, "/generate", body, headers, 1.0, idle_s)
 
 
 async def failed(leg: Leg, taken: Taken | None = None) -> LegFailed:
@@ -40,37 +38,31 @@ async def failed(leg: Leg, taken: Taken | None = None) -> LegFailed:
     return caught.value
 
 
-async def test_a_whole_answer_is_returned(fake: MakeWorker, http: aiohttp.ClientSession) -> None:
+async def test_a_whole_answer_is_returned(fake: MakeWorker, pool: Pool) -> None:
     worker = await fake("d0", whole({"text": "x"}))
-    answer = await leg_to(worker.worker, http, b'{"a": 1}').run(Taken())
+    answer = await leg_to(worker.worker, pool, b'{"a": 1}').run(Taken())
     assert (answer.status, json.loads(answer.body)) == (200, {"text": "x"})
     assert worker.bodies == [b'{"a": 1}']
 
 
-async def test_a_body_of_megabytes_arrives_whole(
-    fake: MakeWorker, http: aiohttp.ClientSession
-) -> None:
+async def test_a_body_of_megabytes_arrives_whole(fake: MakeWorker, pool: Pool) -> None:
     worker = await fake("d0", whole({}))
     body = b'{"text": "' + b"x" * (3 << 20) + b'"}'
-    await leg_to(worker.worker, http, body).run(Taken())
+    await leg_to(worker.worker, pool, body).run(Taken())
     assert worker.bodies == [body]
     assert worker.headers[0]["Content-Type"] == "application/json"
 
 
-async def test_events_are_handed_on_complete_and_in_order(
-    fake: MakeWorker, http: aiohttp.ClientSession
-) -> None:
+async def test_events_are_handed_on_complete_and_in_order(fake: MakeWorker, pool: Pool) -> None:
     taken = Taken()
     worker = await fake("d0", events(*({"n": n, "text": "x" * 5000} for n in range(50))))
-    answer = await leg_to(worker.worker, http).run(taken)
+    answer = await leg_to(worker.worker, pool).run(taken)
     assert answer.body == b""
     assert [json.loads(e[6:])["n"] for e in taken.events[:-1]] == list(range(50))
     assert taken.events[-1] == b"data: [DONE]"
 
 
-async def test_an_event_that_comes_in_pieces_is_one_event(
-    fake: MakeWorker, http: aiohttp.ClientSession
-) -> None:
+async def test_an_event_that_comes_in_pieces_is_one_event(fake: MakeWorker, pool: Pool) -> None:
     async def in_pieces(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
@@ -80,12 +72,12 @@ async def test_an_event_that_comes_in_pieces_is_one_event(
 
     taken = Taken()
     worker = await fake("d0", in_pieces)
-    await leg_to(worker.worker, http).run(taken)
+    await leg_to(worker.worker, pool).run(taken)
     assert taken.events == [b'data: {"n": 1}', b"data: [DONE]"]
 
 
 async def test_the_worker_sees_a_finished_stream_end_and_not_its_client_leave(
-    fake: MakeWorker, http: aiohttp.ClientSession
+    fake: MakeWorker, pool: Pool
 ) -> None:
     go = asyncio.Event()
 
@@ -98,7 +90,7 @@ async def test_the_worker_sees_a_finished_stream_end_and_not_its_client_leave(
 
     worker = await fake("d0", open_end)
     taken = Taken()
-    running = asyncio.create_task(leg_to(worker.worker, http).run(taken))
+    running = asyncio.create_task(leg_to(worker.worker, pool).run(taken))
     await asyncio.wait_for(worker.came.wait(), DEADLINE_S)
     go.set()
     await asyncio.wait_for(running, DEADLINE_S)
@@ -106,23 +98,19 @@ async def test_the_worker_sees_a_finished_stream_end_and_not_its_client_leave(
     assert worker.ended == 1
 
 
-async def test_an_error_answer_is_the_workers_own_word(
-    fake: MakeWorker, http: aiohttp.ClientSession
-) -> None:
+async def test_an_error_answer_is_the_workers_own_word(fake: MakeWorker, pool: Pool) -> None:
     worker = await fake("d0", explained("peer.died", 502))
-    error = await failed(leg_to(worker.worker, http))
+    error = await failed(leg_to(worker.worker, pool))
     assert error.failure == Failure(Cause.PEER_DIED, "transfer", "p0", "told: peer.died")
     assert error.said is not None
     assert error.said.status == 502
 
 
-async def test_what_a_workers_message_says_twice_is_told_once(
-    fake: MakeWorker, http: aiohttp.ClientSession
-) -> None:
+async def test_what_a_workers_message_says_twice_is_told_once(fake: MakeWorker, pool: Pool) -> None:
     failure = Failure(Cause.PEER_DIED, "transfer", "p0", "no heartbeat for 5 s")
     body = Refusal.of(failure, room=7, attempt=1).body()
     worker = await fake("d0", whole(body, 502))
-    assert (await failed(leg_to(worker.worker, http))).failure == failure
+    assert (await failed(leg_to(worker.worker, pool))).failure == failure
 
 
 @pytest.mark.parametrize(
@@ -135,20 +123,20 @@ async def test_what_a_workers_message_says_twice_is_told_once(
     ],
 )
 async def test_errors_in_other_words_get_the_nearest_cause(
-    fake: MakeWorker, http: aiohttp.ClientSession, reply: Reply, cause: Cause
+    fake: MakeWorker, pool: Pool, reply: Reply, cause: Cause
 ) -> None:
     worker = await fake("d0", reply)
-    error = await failed(leg_to(worker.worker, http))
+    error = await failed(leg_to(worker.worker, pool))
     assert (error.failure.cause, error.said is not None) == (cause, True)
 
 
 async def test_an_error_event_ends_the_leg_after_the_events_before_it(
-    fake: MakeWorker, http: aiohttp.ClientSession
+    fake: MakeWorker, pool: Pool
 ) -> None:
     told = {"error": {"message": "m", "code": 504, "cause": "progress.timeout", "stage": "running"}}
     worker = await fake("d0", events({"n": 1}, told, {"n": 2}))
     taken = Taken()
-    error = await failed(leg_to(worker.worker, http), taken)
+    error = await failed(leg_to(worker.worker, pool), taken)
     assert taken.events == [b'data: {"n": 1}']
     assert error.failure.cause is Cause.PROGRESS_TIMEOUT
     assert error.said is not None
@@ -156,10 +144,10 @@ async def test_an_error_event_ends_the_leg_after_the_events_before_it(
 
 
 async def test_a_stream_without_its_end_mark_has_not_ended_well(
-    fake: MakeWorker, http: aiohttp.ClientSession
+    fake: MakeWorker, pool: Pool
 ) -> None:
     worker = await fake("d0", events({"n": 1}, done=False))
-    error = await failed(leg_to(worker.worker, http))
+    error = await failed(leg_to(worker.worker, pool))
     assert (error.failure.cause, error.failure.stage) == (Cause.LB_WORKER_GONE, "stream")
     assert "end mark" in error.failure.detail
 
@@ -168,10 +156,10 @@ async def test_a_stream_without_its_end_mark_has_not_ended_well(
     ("reply", "stage"), [(breaks(), "dispatch"), (events({"n": 1}, cut=True), "stream")]
 )
 async def test_a_cut_connection_names_the_worker_and_the_stage(
-    fake: MakeWorker, http: aiohttp.ClientSession, reply: Reply, stage: str
+    fake: MakeWorker, pool: Pool, reply: Reply, stage: str
 ) -> None:
     worker = await fake("d0", reply)
-    leg = leg_to(worker.worker, http)
+    leg = leg_to(worker.worker, pool)
     error = await failed(leg)
     assert (error.failure.cause, error.failure.peer) == (Cause.LB_WORKER_GONE, "d0")
     assert error.failure.stage == stage
@@ -179,13 +167,11 @@ async def test_a_cut_connection_names_the_worker_and_the_stage(
     assert f"decode at 127.0.0.1:{worker.port}" in error.failure.detail
 
 
-async def test_a_refused_connection_is_told_apart(
-    fake: MakeWorker, http: aiohttp.ClientSession
-) -> None:
+async def test_a_refused_connection_is_told_apart(fake: MakeWorker, pool: Pool) -> None:
     worker = await fake("d0", whole({}))
     known = worker.worker
     await worker.stop()
-    leg = leg_to(known, http)
+    leg = leg_to(known, pool)
     error = await failed(leg)
     assert (error.failure.cause, error.refused, leg.refused) == (Cause.LB_WORKER_GONE, True, True)
     assert (
@@ -195,11 +181,11 @@ async def test_a_refused_connection_is_told_apart(
 
 
 async def test_a_stream_may_take_its_time_to_begin_but_not_between_events(
-    fake: MakeWorker, http: aiohttp.ClientSession
+    fake: MakeWorker, pool: Pool
 ) -> None:
     begin = asyncio.Event()
     worker = await fake("d0", events({"n": 1}, {"n": 2}, before=begin, between=asyncio.Event()))
-    leg = leg_to(worker.worker, http, idle_s=0.02)
+    leg = leg_to(worker.worker, pool, idle_s=0.02)
     running = asyncio.create_task(failed(leg))
     await asyncio.wait({running}, timeout=0.1)
     assert not running.done()
@@ -210,7 +196,7 @@ async def test_a_stream_may_take_its_time_to_begin_but_not_between_events(
 
 
 async def test_an_endless_event_is_not_collected(
-    fake: MakeWorker, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+    fake: MakeWorker, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leg_module, "EVENT_BYTES_LIMIT", 1000)
 
@@ -221,17 +207,15 @@ async def test_an_endless_event_is_not_collected(
             await response.write(b"x" * 10_000)
 
     worker = await fake("d0", endless)
-    error = await failed(leg_to(worker.worker, http))
+    error = await failed(leg_to(worker.worker, pool))
     assert "more than 1000 bytes" in error.failure.detail
     await asyncio.wait_for(worker.left.wait(), DEADLINE_S)
 
 
-async def test_cancelling_a_leg_closes_its_connection(
-    fake: MakeWorker, http: aiohttp.ClientSession
-) -> None:
+async def test_cancelling_a_leg_closes_its_connection(fake: MakeWorker, pool: Pool) -> None:
     for reply in (waits(), events({"n": 1}, between=asyncio.Event())):
         worker: FakeWorker = await fake("d0", reply)
-        running = asyncio.create_task(leg_to(worker.worker, http).run(Taken()))
+        running = asyncio.create_task(leg_to(worker.worker, pool).run(Taken()))
         await asyncio.wait_for(worker.came.wait(), DEADLINE_S)
         running.cancel()
         await asyncio.wait_for(worker.left.wait(), DEADLINE_S)
@@ -248,10 +232,10 @@ def test_the_last_event_of_a_failed_stream_is_the_workers_word_or_ours() -> None
 
 
 async def test_a_worker_that_refuses_our_token_is_our_fault_and_not_the_clients(
-    fake: MakeWorker, http: aiohttp.ClientSession
+    fake: MakeWorker, pool: Pool
 ) -> None:
     worker = await fake("d0", explained("request.unauthorized", 401, peer="", stage="http"))
-    error = await failed(leg_to(worker, http))
+    error = await failed(leg_to(worker, pool))
     assert error.failure.cause is Cause.LB_KEY_MISMATCH
     assert error.failure.http_status == 502
     assert error.said is None
