@@ -13,6 +13,7 @@ import contextlib
 import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import cast
 
 import httptools
 
@@ -76,8 +77,9 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(
+            asyncio.Transport, transport
+        )  # of uvloop too, which is none by class
         name = transport.get_extra_info("peername")
         self._remote = str(name[0]) if isinstance(name, tuple) else ""
         self._doorway.connections.add(self)
@@ -251,8 +253,7 @@ class Connection(asyncio.Protocol):
     def _give_away(self) -> None:
         """Hand the connection over with all that came."""
         self._doorway.connections.discard(self)
-        other = self._doorway.hand_over()
-        assert isinstance(other, asyncio.Protocol)
+        other = cast(asyncio.Protocol, self._doorway.hand_over())
         self._transport.set_protocol(other)
         other.connection_made(self._transport)
         other.data_received(bytes(self._buffer))

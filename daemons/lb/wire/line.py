@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import select
 from collections.abc import Iterable
+from typing import cast
 
 import httptools
 
@@ -50,8 +51,7 @@ class Line(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # of uvloop too, which is none by class
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         self._lines.add(self)
 
