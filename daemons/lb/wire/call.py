@@ -111,4 +111,5 @@ class Call:
         elif self.head.is_http10:
             fields["Connection"] = "keep-alive"
         told = "".join([f"{name}: {value}\r\n" for name, value in fields.items()])
-        return f"{LINES[status]}{told}\r\n".encode("latin-1", "replace")
+        line = LINES.get(status) or f"HTTP/1.1 {status} \r\n"  # 499 has no phrase
+        return f"{line}{told}\r\n".encode("latin-1", "replace")

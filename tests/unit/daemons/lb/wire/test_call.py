@@ -24,6 +24,12 @@ async def test_a_whole_answer_has_its_length() -> None:
     assert (one.status, one.has_ended) == (404, True)
 
 
+async def test_a_status_without_a_phrase_is_one_too() -> None:
+    out: list[bytes] = []
+    await call(out).answer(499, {}, b"")
+    assert out[0].startswith(b"HTTP/1.1 499 \r\n")
+
+
 async def test_a_stream_goes_out_in_chunks() -> None:
     out: list[bytes] = []
     one = call(out, keeps=False)
