@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 import aiohttp
+import uvloop
 
 from daemons.cluster.errors import OperatorError
 from daemons.cluster.key import load_key
@@ -190,7 +191,8 @@ async def _feed_watchdog(service: Service) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run pd-lb; returns the exit code."""
-    return program.run("pd-lb", "Picks a prefill and a decode for each request.", serve, argv)
+    about = "Picks a prefill and a decode for each request."
+    return program.run("pd-lb", about, serve, argv, loop=uvloop.new_event_loop)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from daemons.lb.metrics import Metrics
 from daemons.lb.order import Order
 from daemons.protocol.causes import Failure
 from daemons.protocol.ids import RoomKey, room_hex
-from daemons.runtime.log import Logger
+from daemons.runtime.log import Logger, tell
 from daemons.runtime.recorder import Recorder
 
 STEPS = {
@@ -98,18 +98,18 @@ class Telling:
     def _close(self, status: int, failure: Failure | None, whole_s: float, because: str) -> None:
         for key in self._keys():
             self.recorder.leave(key, because, self.wall(), failure)
-            self.log.info(
-                "room.ended",
-                room=room_hex(key.room),
-                attempt=self.attempt,
-                prefill=self._prefill,
-                decode=self.pick.pair.decode.name,
-                path=self.order.path,
-                status=status,
-                failure=str(failure) if failure else None,
-                first_s=None if self.first_s is None else round(self.first_s, 6),
-                whole_s=round(whole_s, 6),
-            )
+            facts = {
+                "room": room_hex(key.room),
+                "attempt": self.attempt,
+                "prefill": self._prefill,
+                "decode": self.pick.pair.decode.name,
+                "path": self.order.path,
+                "status": status,
+                "failure": str(failure) if failure else None,
+                "first_s": None if self.first_s is None else round(self.first_s, 6),
+                "whole_s": round(whole_s, 6),
+            }
+            tell(self.log, "room.ended", facts)
 
     @property
     def _prefill(self) -> str:

@@ -5,10 +5,15 @@ Events are dotted ``noun.verb``; facts are keys with units; there is no prose.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
-from typing import Any, TextIO, cast
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, BinaryIO, TextIO, cast
 
+import msgspec
 import structlog
 from aiohttp.http_exceptions import BadHttpMessage
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
@@ -53,6 +58,10 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [sink]
     root.setLevel(threshold)
+    global _many
+    binary: BinaryIO | None = getattr(out, "buffer", None)
+    plain = not out.isatty() and threshold <= logging.INFO
+    _many = Many(binary, instance, role) if plain and binary is not None else None
     server = logging.getLogger("aiohttp.server")
     server.filters[:] = [_is_worth_a_line]
 
@@ -60,6 +69,55 @@ def configure(
 def logger(**facts: Any) -> Logger:
     """Return a logger that adds ``facts`` to each of its events."""
     return cast(Logger, structlog.get_logger(**facts))
+
+
+@dataclass(slots=True)
+class Many:
+    """Writes INFO events of which there are thousands a second: a tenth of what the others cost.
+
+    The lines are those of the others; all of one turn of the event loop go out in one write.
+    """
+
+    out: BinaryIO
+    instance: str
+    role: str
+    pending: list[bytes] = field(default_factory=list)
+
+    def tell(self, event: str, facts: Mapping[str, Any]) -> None:
+        """Write one event."""
+        line = {
+            "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+            "level": "info",
+            "instance": self.instance,
+            "role": self.role,
+            "event": event,
+            **facts,
+        }
+        self.pending.append(msgspec.json.encode(line))
+        if len(self.pending) > 1:
+            return
+        try:
+            asyncio.get_running_loop().call_soon(self.flush)
+        except RuntimeError:  # no loop runs here
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is pending."""
+        lines, self.pending = self.pending, []
+        if lines:
+            self.out.write(b"\n".join(lines) + b"\n")
+            self.out.flush()
+
+
+_many: Many | None = None
+
+
+def tell(log: Logger, event: str, facts: Mapping[str, Any]) -> None:
+    """Write an INFO event of which there are many; ``facts`` must be what JSON has."""
+    if _many is not None:
+        _many.tell(event, facts)
+    else:
+        log.info(event, **facts)
 
 
 def _named(instance: str, role: str) -> Processor:

@@ -69,13 +69,24 @@ def socket_of_unit() -> socket.socket | None:
     return sockets[0] if sockets else None
 
 
-def run(program: str, about: str, serve: Serve, argv: Sequence[str] | None = None) -> int:
-    """Read the flags and the cluster file, run ``serve`` to its end, and return the exit code."""
+def run(
+    program: str,
+    about: str,
+    serve: Serve,
+    argv: Sequence[str] | None = None,
+    *,
+    loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> int:
+    """Read the flags and the cluster file, run ``serve`` to its end, and return the exit code.
+
+    ``loop`` makes the event loop, where it is not asyncio's own.
+    """
     parser = argparse.ArgumentParser(prog=program, description=about)
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="cluster file")
     flags = parser.parse_args(argv)
     try:
-        asyncio.run(serve(load(flags.config)))
+        with asyncio.Runner(loop_factory=loop) as runner:
+            runner.run(serve(load(flags.config)))
     except OperatorError as error:
         print(f"{program}: {error.what}", file=sys.stderr)
         if error.hint:

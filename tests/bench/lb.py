@@ -147,7 +147,7 @@ def cluster_file(folder: Path, port: int, prefill: int, decode: int, workers: in
         for name, role, at in (("p0", "prefill", prefill), ("d0", "decode", decode))
     ]
     lb: dict[str, Any] = {
-        "port": port, "workers": listed, "max_connections": 8192,
+        "port": port, "static_workers": listed, "max_connections": 8192,
         "max_rooms_per_prefill": 8192, "max_rooms_per_decode": 8192,
     }  # fmt: skip
     if workers > 1:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -26,6 +27,7 @@ def logging_as_it_was() -> Iterator[None]:
     root.setLevel(level)
     logging.getLogger("aiohttp.server").filters.clear()
     structlog.reset_defaults()
+    log._many = None
 
 
 def lines(stream: io.StringIO) -> list[dict[str, object]]:
@@ -42,6 +44,35 @@ def test_an_event_is_one_json_line_with_its_facts_and_the_names_of_the_process()
     assert (line["epoch"], line["tokens"], line["level"]) == (7, 3, "info")
     assert str(line["timestamp"]).endswith("Z")
     assert list(line)[:5] == ["timestamp", "level", "instance", "role", "event"]
+
+
+def test_an_event_of_many_is_the_same_line() -> None:
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, write_through=True)
+    log.configure("p0", "prefill", stream=out)
+    log.logger().info("room.ended", tokens=3, failure=None)
+    log.tell(log.logger(), "room.ended", {"tokens": 3, "failure": None})
+    one, same = (json.loads(line) for line in raw.getvalue().splitlines())
+    assert list(one) == list(same)
+    assert one | {"timestamp": 0} == same | {"timestamp": 0}
+    assert len(one["timestamp"]) == len(same["timestamp"])
+
+
+async def test_events_of_many_go_out_at_the_end_of_a_turn_of_the_loop() -> None:
+    raw = io.BytesIO()
+    log.configure("p0", "prefill", stream=io.TextIOWrapper(raw, write_through=True))
+    for n in range(3):
+        log.tell(log.logger(), "room.ended", {"n": n})
+    assert raw.getvalue() == b""
+    await asyncio.sleep(0)
+    assert [json.loads(line)["n"] for line in raw.getvalue().splitlines()] == [0, 1, 2]
+
+
+def test_events_of_many_respect_terminal_and_level() -> None:
+    for out, level in ((Terminal(), "info"), (io.StringIO(), "info"), (io.StringIO(), "warning")):
+        log.configure("p0", "prefill", stream=out, level=level)
+        log.tell(log.logger(), "room.ended", {"tokens": 3})
+        assert ("room.ended" in out.getvalue()) is (level == "info")
 
 
 def test_a_terminal_gets_columns_instead_of_json() -> None:
