@@ -19,11 +19,12 @@ from daemons.engine.attention_cuda import varlen_attention, varlen_works
 from daemons.engine.batch import Batch, Span, fault, lay_out
 from daemons.engine.config import EngineConfig
 from daemons.engine.device import Place, choose_place, set_threads
+from daemons.engine.grammar import Compiler, Grammars
 from daemons.engine.kv_cache import KvPool, make_pool
-from daemons.engine.logprobs import token_logprobs
+from daemons.engine.logprobs import drawn_logprob, token_logprobs
 from daemons.engine.models import Model, load_model
 from daemons.engine.room import RoomState, begin_room, judged_positions, resolved
-from daemons.engine.sampler import choose
+from daemons.engine.sampler import Choice, choose
 from daemons.engine.step import Item, Result, Sequence
 from daemons.engine.weights import read_json
 from daemons.protocol.generate import Sampling, TokenOut
@@ -55,6 +56,7 @@ class Engine:
     _pool: KvPool
     _uses_varlen: bool
     _warm_tokens: int
+    _grammars: Grammars
     _rooms: dict[RoomKey, RoomState] = field(default_factory=dict)
     _kept: dict[RoomKey, torch.Tensor] = field(default_factory=dict)  # in host memory
 
@@ -89,6 +91,7 @@ class Engine:
             _pool=pool,
             _uses_varlen=not place.is_cpu and varlen_works(pool, spec.heads),
             _warm_tokens=min(config.chunk_tokens, config.batch_tokens),
+            _grammars=Grammars(Compiler(model_dir, spec.vocab_size)),
         )
 
     @property
@@ -114,7 +117,9 @@ class Engine:
 
         A room that is known already begins anew. What is wrong with it is told by ``forward``.
         """
-        self._rooms[sequence.key] = begin_room(sequence, self.vocab_size)
+        self._rooms[sequence.key] = begin_room(
+            sequence, self.vocab_size, self._grammars, self._place.device
+        )
 
     def end(self, key: RoomKey) -> None:
         """Forget a room and what is kept of it; harmless when it is not known."""
@@ -210,11 +215,11 @@ class Engine:
         results = []
         for item, state, span in zip(items, states, batch.spans, strict=True):
             judged = self._judge(hidden, span, item, state)
-            token = chosen.get(item.key)
-            if item.samples and token is None:
-                results.append(Result(item.key, error="the model's logits are not finite"))
-                continue
-            results.append(Result(item.key, token, judged))
+            out = chosen.get(item.key)
+            if isinstance(out, str):
+                results.append(Result(item.key, error=out))
+            else:
+                results.append(Result(item.key, out, judged))
         return results
 
     def _attend(self, batch: Batch) -> Attend:
@@ -223,23 +228,22 @@ class Engine:
 
     def _sample(
         self, hidden: torch.Tensor, batch: Batch, items: Several[Item], states: list[RoomState]
-    ) -> dict[RoomKey, TokenOut]:
-        """Choose a token for each item that samples; one with broken logits gets none."""
+    ) -> dict[RoomKey, TokenOut | str]:
+        """Choose a token for each item that samples, or say why none can be."""
         places = [place for place, item in enumerate(items) if item.samples]
         if not places:
             return {}
         rows = torch.tensor([batch.spans[place].last for place in places], device=hidden.device)
         logits = self._model.logits(hidden[rows])
-        finite = logits.amax(dim=-1).isfinite().tolist()  # the largest of a NaN is a NaN
-        if not all(finite):
-            places = [place for place, good in zip(places, finite, strict=True) if good]
-            logits = logits[torch.tensor(finite, device=logits.device)]
         rooms = [states[place] for place in places]
-        tokens = choose(logits, rooms)
-        outs = _with_logprobs(logits, tokens, rooms)
-        for room, token in zip(rooms, tokens, strict=True):
-            room.add(token)
-        return {room.asked.key: out for room, out in zip(rooms, outs, strict=True)}
+        choices = choose(logits, rooms)
+        for room, choice in zip(rooms, choices, strict=True):
+            if not choice.error:
+                room.add(choice.token)
+        return {
+            room.asked.key: out
+            for room, out in zip(rooms, _outs(logits, choices, rooms), strict=True)
+        }
 
     def _judge(
         self, hidden: torch.Tensor, span: Span, item: Item, state: RoomState
@@ -276,20 +280,25 @@ def eos_token_ids(model_dir: Path) -> tuple[int, ...]:
     return ()
 
 
-def _with_logprobs(
-    logits: torch.Tensor, tokens: list[int], rooms: list[RoomState]
-) -> list[TokenOut]:
-    outs = [TokenOut(token) for token in tokens]
-    wanted = [
-        (row, room.asked.sampling.logprobs)
-        for row, room in enumerate(rooms)
-        if room.asked.sampling.logprobs is not None
-    ]
-    if wanted:
-        rows = torch.tensor([row for row, _ in wanted], device=logits.device)
-        tops = [top or 0 for _, top in wanted]
-        judged = token_logprobs(logits[rows], [tokens[row] for row, _ in wanted], tops)
-        for (row, _), out in zip(wanted, judged, strict=True):
+def _outs(
+    logits: torch.Tensor, choices: list[Choice], rooms: list[RoomState]
+) -> list[TokenOut | str]:
+    """Return each room's token with the log-probabilities that it wants, or its error."""
+    outs: list[TokenOut | str] = [choice.error or TokenOut(choice.token) for choice in choices]
+    raw: list[tuple[int, int]] = []  # row, how many of the likeliest
+    for row, (choice, room) in enumerate(zip(choices, rooms, strict=True)):
+        top = room.asked.sampling.logprobs
+        if top is None or choice.error:
+            continue
+        if choice.logs is None:
+            raw.append((row, top))
+        else:
+            outs[row] = drawn_logprob(choice.token, choice.logs, choice.ids, top)
+    if raw:
+        rows = torch.tensor([row for row, _ in raw], device=logits.device)
+        tokens = [choices[row].token for row, _ in raw]
+        judged = token_logprobs(logits[rows], tokens, [top for _, top in raw])
+        for (row, _), out in zip(raw, judged, strict=True):
             outs[row] = out
     return outs
 

@@ -39,6 +39,7 @@ GRAMMAR_BYTES_LIMIT = 64 << 20  # of one grammar, compiled
 WHITESPACE_LIMIT = 20  # characters between two words of JSON; without a limit a text may never end
 WORD_BITS = 32
 NOT_INSTALLED = "grammars need xgrammar, which is not installed here"
+_CONTROL = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x1f]")  # all but line ends
 _PLACE = re.compile(r"^\[[\d:]+\] \S+:\d+: (Check failed: \(.*?\) is false: )?")
 
 
@@ -63,7 +64,7 @@ class Compiler:
     directory: Path
     vocab_size: int
     _turn: threading.Lock = field(default_factory=threading.Lock)
-    _made: Any = None  # xgrammar.GrammarCompiler
+    _made: dict[bool, Any] = field(default_factory=dict)  # xgrammar.GrammarCompiler, by is_json
 
     def compile(self, grammar: Grammar) -> Any:
         """Return an ``xgrammar.CompiledGrammar``.
@@ -71,11 +72,12 @@ class Compiler:
         Raises:
             BadGrammar: it is not well-formed, or too large; or xgrammar is not installed.
         """
+        is_json = grammar.kind in (GrammarKind.JSON, GrammarKind.JSON_SCHEMA)
         with self._turn:
-            if self._made is None:
-                self._made = self._make()
+            if is_json not in self._made:
+                self._made[is_json] = self._make(is_json=is_json)
             try:
-                compiled = _compiled(self._made, grammar)
+                compiled = _compiled(self._made[is_json], grammar)
             except (RuntimeError, ValueError, TypeError) as error:
                 raise BadGrammar(f"{grammar.kind}: {_reason(error)}") from error
         if compiled.memory_size_bytes > GRAMMAR_BYTES_LIMIT:
@@ -85,19 +87,27 @@ class Compiler:
             )
         return compiled
 
-    def _make(self) -> Any:
+    def _make(self, *, is_json: bool) -> Any:
         xgrammar = _library()
         raw = (self.directory / "tokenizer.json").read_text()
         kind = xgrammar.TokenizerInfo._detect_metadata_from_hf(raw)
         words = _words(raw, self.vocab_size)
-        info = xgrammar.TokenizerInfo(
-            words,
-            vocab_type=kind["vocab_type"],
-            vocab_size=self.vocab_size,
-            stop_token_ids=[],  # every walk names its own
-            add_prefix_space=kind["add_prefix_space"],
-        )
-        return xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+
+        def told() -> Any:
+            return xgrammar.TokenizerInfo(
+                words,
+                vocab_type=kind["vocab_type"],
+                vocab_size=self.vocab_size,
+                stop_token_ids=[],  # every walk names its own
+                add_prefix_space=kind["add_prefix_space"],
+            )
+
+        if is_json:
+            # xgrammar lets them into strings whose length is limited; JSON escapes them.
+            for token, text in enumerate(told().decoded_vocab):
+                if _CONTROL.search(text):
+                    words[token] = ""
+        return xgrammar.GrammarCompiler(told(), max_threads=1, cache_enabled=False)
 
 
 @dataclass(slots=True)

@@ -1,4 +1,10 @@
-"""Log-probabilities of tokens: of the model as it is, before penalties and temperature."""
+"""Log-probabilities of tokens: of the model as it is, or of what the sampler drew from.
+
+The model's own are taken before penalty, bias, grammar, temperature and truncation, as OpenAI's API
+and vLLM (``raw_logprobs``) have them. Those of what was drawn from come after all of them and sum
+to one over the tokens that were left (vLLM's ``processed_logprobs``); SGLang's are after the
+temperature, but before the truncation. At temperature 0 they are of temperature 1.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +36,26 @@ def token_logprobs(
         TokenOut(token, logprob, tuple(top[:count]))
         for token, logprob, top, count in zip(tokens, own, best, tops, strict=True)
     ]
+
+
+def drawn_logprob(token: int, logs: torch.Tensor, ids: torch.Tensor | None, top: int) -> TokenOut:
+    """Return a token with its log-probability among those that it was drawn from.
+
+    Args:
+        token: which.
+        logs: ``[tokens]``; -inf: it could not be drawn.
+        ids: the tokens of ``logs``; None: all, in order.
+        top: how many of the likeliest to name; fewer when fewer could be drawn.
+    """
+    place = token if ids is None else int((ids == token).nonzero())
+    values, places = logs.topk(min(top, len(logs)))
+    names = (places if ids is None else ids[places]).tolist()
+    best = tuple(
+        (id_, value)
+        for id_, value in zip(names, values.tolist(), strict=True)
+        if value > float("-inf")
+    )
+    return TokenOut(token, float(logs[place]), best)
 
 
 def _pairs(logs: torch.Tensor, count: int) -> list[tuple[tuple[int, float], ...]]:

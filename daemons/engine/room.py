@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from daemons.engine.grammar import Grammars, Walk
 from daemons.engine.step import NEWEST, Item, Sequence
 
 
@@ -18,6 +19,8 @@ class RoomState:
         output: tokens chosen so far, here or on the other side.
         seen: bool ``[vocabulary]``, tokens of prompt and output; kept for a repetition penalty.
         counts: fp32 ``[vocabulary]``, how often each token was chosen; kept for the others.
+        bias: tokens and what is added to their logits, both ``[tokens]``.
+        walk: where the output is in its grammar.
         last_hidden: ``[1, hidden]`` of the last token run, while the prompt's log-probabilities
             are wanted: the next chunk's first token is judged by it.
         last_position: position of ``last_hidden``.
@@ -29,6 +32,8 @@ class RoomState:
     output: list[int] = field(default_factory=list)
     seen: torch.Tensor | None = None
     counts: torch.Tensor | None = None
+    bias: tuple[torch.Tensor, torch.Tensor] | None = None
+    walk: Walk | None = None
     last_hidden: torch.Tensor | None = None
     last_position: int = -1
     fault: str = ""
@@ -41,22 +46,46 @@ class RoomState:
             self.seen[token] = True
         if self.counts is not None:
             self.counts[token] += 1
+        if self.walk is not None:
+            self.walk.add(token)
 
 
-def begin_room(sequence: Sequence, vocab_size: int) -> RoomState:
-    """Return the state of a room that begins, here or again here."""
+def begin_room(
+    sequence: Sequence,
+    vocab_size: int,
+    grammars: Grammars | None = None,
+    device: torch.device | None = None,
+) -> RoomState:
+    """Return the state of a room that begins, here or again here.
+
+    Args:
+        sequence: what was asked and said.
+        vocab_size: token ids are below it.
+        grammars: where a grammar is compiled; a room without one needs none.
+        device: where the sampler works; None: on the CPU.
+    """
     tokens = (*sequence.prompt, *sequence.output)
     state = RoomState(sequence, list(sequence.output), ends=sequence.sampling.ending_token_ids)
     if tokens and not 0 <= min(tokens) <= max(tokens) < vocab_size:
         state.fault = f"a token id outside 0..{vocab_size - 1}"
         return state
     sampling = sequence.sampling
+    biased = dict(sampling.logit_bias)
+    if biased and max(biased) >= vocab_size:
+        state.fault = f"logit_bias: a token id outside 0..{vocab_size - 1}"
+        return state
     if sampling.repetition_penalty != 1.0:
-        state.seen = torch.zeros(vocab_size, dtype=torch.bool)
-        state.seen[list(tokens)] = True
+        seen = torch.zeros(vocab_size, dtype=torch.bool)
+        seen[list(tokens)] = True
+        state.seen = seen.to(device)
     if sampling.frequency_penalty or sampling.presence_penalty:
         output = torch.tensor(sequence.output, dtype=torch.int64)
-        state.counts = torch.bincount(output, minlength=vocab_size).float()
+        state.counts = torch.bincount(output, minlength=vocab_size).float().to(device)
+    if biased:
+        ids = torch.tensor(list(biased), device=device)
+        state.bias = (ids, torch.tensor(list(biased.values()), device=device))
+    if sampling.grammar is not None and grammars is not None:
+        state.walk = grammars.walk(sampling.grammar, sampling, sequence.output)
     return state
 
 

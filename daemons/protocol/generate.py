@@ -79,8 +79,8 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def ending_token_ids(self) -> frozenset[int]:
-        """Tokens that end the text when they are chosen."""
-        eos = () if self.ignore_eos else self.eos_token_ids
+        """Tokens that end the text when they are chosen; a grammar's end is always one."""
+        eos = () if self.ignore_eos and self.grammar is None else self.eos_token_ids
         return frozenset((*self.stop_token_ids, *eos))
 
 

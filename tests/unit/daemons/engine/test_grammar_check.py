@@ -29,7 +29,6 @@ def test_it_says_that_it_is_ready_then_answers_line_by_line_until_its_input_ends
     assert len(answers) == 3
 
 
-@pytest.mark.long
 def test_a_grammar_that_takes_too_long_ends_the_process_without_an_answer(tmp_path: Path) -> None:
     code = "from daemons.engine import grammar_check as g; g.CPU_S = 1; g.main()"
     argv = [sys.executable, "-c", code, str(tiny_model(tmp_path)), "258"]

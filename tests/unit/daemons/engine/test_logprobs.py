@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from daemons.engine.logprobs import token_logprobs
+from daemons.engine.logprobs import drawn_logprob, token_logprobs
+from daemons.protocol.generate import TokenOut
 
 # Probabilities 0.5, 0.25, 0.125, 0.125.
 LOGITS = torch.tensor([[3.0, 2.0, 1.0, 1.0], [1.0, 1.0, 2.0, 3.0]]) * math.log(2)
@@ -32,3 +33,18 @@ def test_more_than_the_vocabulary_is_all_of_it() -> None:
 
 def test_no_tokens_have_no_log_probabilities() -> None:
     assert token_logprobs(LOGITS[:0], [], []) == []
+
+
+def test_a_drawn_token_is_judged_among_those_that_it_was_drawn_from() -> None:
+    logs = torch.tensor([0.25, 0.0, 0.75]).log()
+    named = drawn_logprob(4, logs, torch.tensor([4, 6, 9]), 3)
+    assert named.id == 4
+    assert named.logprob == pytest.approx(math.log(0.25))
+    assert [token for token, _ in named.top] == [9, 4]  # what could not be drawn is not named
+    assert [value for _, value in named.top] == pytest.approx([math.log(0.75), math.log(0.25)])
+
+
+def test_a_token_drawn_from_all_needs_no_ids() -> None:
+    logs = torch.tensor([0.25, 0.75]).log()
+    assert drawn_logprob(1, logs, None, 0) == TokenOut(1, float(logs[1]))
+    assert drawn_logprob(0, logs, None, 1).top == ((1, float(logs[1])),)

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 import pytest
 
+from daemons.engine.grammar import Walk
 from daemons.engine.room import RoomState, begin_room, judged_positions
 from daemons.engine.step import Item, Sequence
-from daemons.protocol.generate import Sampling
+from daemons.protocol.generate import Grammar, GrammarKind, Sampling
 from daemons.protocol.ids import RoomKey
 
 KEY = RoomKey(1, 1)
@@ -62,3 +65,28 @@ def test_judged_are_the_prompt_positions_of_an_item_from_the_wanted_start_on() -
 
 def test_nothing_is_judged_when_nobody_asked() -> None:
     assert not judged_positions(room(Sampling()), item(0, 4))
+
+
+def test_biases_are_kept_and_a_token_named_twice_has_its_last_one() -> None:
+    state = room(Sampling(logit_bias=((3, 1.0), (5, -2.0), (3, 4.0))))
+    assert state.bias is not None
+    assert [part.tolist() for part in state.bias] == [[3, 5], [4.0, -2.0]]
+    assert room(Sampling()).bias is None
+
+
+def test_a_bias_outside_the_vocabulary_is_a_fault() -> None:
+    assert "logit_bias" in room(Sampling(logit_bias=((10**6, 1.0),))).fault
+
+
+def test_a_grammar_is_walked_with_each_token() -> None:
+    class Grammars:
+        def walk(self, grammar: Grammar, sampling: Sampling, said: tuple[int, ...]) -> Walk:
+            return Walk(Future(), sampling.eos_token_ids, (), list(said), 0.0)
+
+    asked = Sampling(grammar=Grammar(GrammarKind.JSON), eos_token_ids=(2,))
+    sequence = Sequence(KEY, asked, (1,), (7,))
+    state = begin_room(sequence, 10, Grammars())  # type: ignore[arg-type]
+    state.add(8)
+    assert state.walk is not None
+    assert state.walk.said == [7, 8]
+    assert begin_room(Sequence(KEY, Sampling(), (1,)), 10).walk is None

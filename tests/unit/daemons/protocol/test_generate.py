@@ -27,6 +27,12 @@ def test_ignore_eos_leaves_the_stop_tokens() -> None:
     assert sampling.ending_token_ids == {5}
 
 
+def test_the_end_of_a_grammar_ends_the_text_whatever_is_ignored() -> None:
+    grammar = Grammar(GrammarKind.JSON)
+    sampling = Sampling(eos_token_ids=(1, 2), ignore_eos=True, grammar=grammar)
+    assert sampling.ending_token_ids == {1, 2}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
