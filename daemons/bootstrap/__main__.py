@@ -17,6 +17,7 @@ from daemons.runtime import log, program, systemd
 from daemons.runtime.epoch import new_epoch
 from daemons.runtime.guard import guard, tell_exposure
 from daemons.runtime.http import run_site
+from daemons.runtime.reload import Reload
 
 
 async def serve(file: ClusterFile) -> None:
@@ -25,7 +26,7 @@ async def serve(file: ClusterFile) -> None:
     key = load_key(file.cluster)
     log.configure(BOOTSTRAP_NAME, "bootstrap", level=config.log_level)
     stop = program.Stop()
-    stop.listen()
+    stop.listen(Reload(file, BOOTSTRAP_NAME, _take_over))
     address = address_of(file.cluster, config.host)
     service = Service(
         Registry(config.forget_s),
@@ -47,6 +48,13 @@ async def serve(file: ClusterFile) -> None:
     ticking.cancel()
     await site.close()
     service.log.info("daemon.stopped")
+
+
+def _take_over(file: ClusterFile) -> frozenset[str]:
+    """Take over what may change while the phone book serves."""
+    config = read_settings(file.cluster, BOOTSTRAP_NAME, BootstrapConfig)
+    log.configure(BOOTSTRAP_NAME, Role.BOOTSTRAP.value, level=config.log_level)
+    return frozenset({"log_level"})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from daemons.cluster.key import ClusterKey
+from daemons.cluster.load import ClusterFile
 from daemons.cluster.worker import Timers
 from daemons.protocol.ids import Epoch, InstanceName, Port
 from daemons.protocol.topology import Role
@@ -38,5 +39,6 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tool_calls: str = "auto"  # how the model writes them: auto, none, hermes, llama3
     reasoning: str = "auto"  # thoughts told apart from the answer: auto, none, think
     chaos: bool = False  # faults may be put in on purpose
+    file: ClusterFile | None = None  # read again on SIGHUP
     config_hash: str = ""  # of the cluster file, to compare hosts by
     version: str = ""  # of the software

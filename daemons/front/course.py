@@ -7,6 +7,10 @@ import contextlib
 from collections.abc import Coroutine
 from typing import Any
 
+import msgspec
+
+from daemons.cluster.load import ClusterFile, settings_of
+from daemons.cluster.worker import Timers
 from daemons.front.desk import Desk
 from daemons.front.pulse import Pulse
 from daemons.front.ranks import Death, Ranks, Silent
@@ -19,10 +23,12 @@ from daemons.runtime.http import Site
 from daemons.runtime.log import logger
 from daemons.runtime.phonebook import PhoneBookError, keep_registered
 from daemons.runtime.program import EXIT_BAD_CONFIG, EXIT_FAILED, Stop
+from daemons.runtime.reload import Reload
 
 READY_S = 300.0  # ranks load their weights within
 REGISTERED_S = 10.0  # after so long without a phone book we are ready all the same
 IDLE_POLL_S = 0.2  # while draining
+LIVE_TIMERS = ("drain_s", "notice_s")  # that the front alone reads
 EXTENSION_US = 10_000_000  # systemd is asked for so much more time while rooms remain
 
 
@@ -36,6 +42,26 @@ class Course:
         self._site = site
         self._registered = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._reload: Reload | None = None
+
+    def reload(self) -> None:
+        """Read the cluster file again, if we have one."""
+        file = self._desk.config.file
+        if file is not None:
+            if self._reload is None:
+                self._reload = Reload(file, self._desk.config.instance, self._take_over)
+            self._reload()
+
+    def _take_over(self, file: ClusterFile) -> frozenset[str]:
+        """Take over the times of a drain; what the ranks know needs a restart."""
+        desk = self._desk
+        merged, _ = settings_of(file.cluster, desk.config.instance)
+        told = {name: merged.get("timers", {}).get(name) for name in LIVE_TIMERS}
+        default = Timers()
+        times = {name: getattr(default, name) if s is None else s for name, s in told.items()}
+        timers = msgspec.structs.replace(desk.config.timers, **times)
+        desk.config = msgspec.structs.replace(desk.config, timers=timers)
+        return frozenset(f"timers.{name}" for name in LIVE_TIMERS)
 
     async def run(self, stop: Stop) -> int:
         """Live; return 0 after a signal, 78 where a rank found the file bad, 1 otherwise."""

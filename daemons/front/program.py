@@ -80,6 +80,7 @@ def front_config(flags: Flags, role: Role, face: Face) -> FrontConfig:
         tool_calls=cluster.tool_calls,
         reasoning=cluster.reasoning,
         chaos=cluster.chaos,
+        file=flags.file,
         config_hash=flags.file.hash,
         version=version(),
     )

@@ -60,10 +60,10 @@ async def serve(config: FrontConfig, stop: Stop | None = None) -> int:
         OperatorError, OSError: see :func:`run`.
     """
     asked = stop if stop is not None else Stop()
-    if stop is None:
-        asked.listen()
     async with AsyncExitStack() as stack:
         course = await _built(config, stack)
+        if stop is None:
+            asked.listen(course.reload)
         return await course.run(asked)
 
 

@@ -34,12 +34,12 @@ class Stop:
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     now: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def listen(self) -> None:
-        """Take over the signals of this process; SIGHUP does nothing yet."""
+    def listen(self, reload: Callable[[], None] = lambda: None) -> None:
+        """Take over the signals of this process; SIGHUP calls ``reload``."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.ask)
-        loop.add_signal_handler(signal.SIGHUP, lambda: None)
+        loop.add_signal_handler(signal.SIGHUP, reload)
 
     def ask(self) -> None:
         """Ask once, or once more."""

@@ -58,15 +58,19 @@ def test_pdctl_has_the_same_words_for_units(host: Installed) -> None:
     assert host.pdctl("diff", "--config", "/etc/pd/cluster.yaml").stdout == ""
 
 
-def test_a_bad_file_is_not_reloaded(host: Installed) -> None:
+def test_a_reload_takes_a_good_file_and_refuses_a_bad_one(host: Installed) -> None:
+    unit = "pd-decode@d0.service"
     good = host.machine.path("/etc/pd/cluster.yaml").read_text()
-    host.machine.run("systemctl", "reload", "pd-decode@d0.service")
-    host.machine.write("/etc/pd/cluster.yaml", "name: [")
+    pid = host.main_pid(unit)
+    host.machine.write("/etc/pd/cluster.yaml", good.replace("drain_s: 20", "drain_s: 21"))
     try:
-        bad = host.machine.run("systemctl", "reload", "pd-decode@d0.service", check=False)
+        host.machine.run("systemctl", "reload", unit)
+        assert until(lambda: '"in_force": ["timers.drain_s"]' in host.machine.journal(unit))
+        host.machine.write("/etc/pd/cluster.yaml", "name: [")
+        assert host.machine.run("systemctl", "reload", unit, check=False).returncode != 0
     finally:
         host.machine.write("/etc/pd/cluster.yaml", good)
-    assert bad.returncode != 0
+    assert host.main_pid(unit) == pid
     assert serves(host)
 
 

@@ -10,14 +10,18 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import aiohttp
 import pytest
+import structlog
 
+from daemons.cluster.load import load
 from daemons.cluster.worker import Timers
 from daemons.front import course as course_module
 from daemons.front import ranks as ranks_module
+from daemons.front.desk import Desk
 from daemons.front.service import serve
 from daemons.protocol.topology import Role
 from daemons.runtime.program import Stop
@@ -205,3 +209,20 @@ async def _open_rooms(http: aiohttp.ClientSession, url: str, wanted: int) -> Non
             async with http.get(f"{url}/status") as answer:
                 if (await answer.json())["rooms"]["running"] == wanted:
                     return
+
+
+def test_a_reload_takes_over_the_times_of_a_drain(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("name: c\ndecode: {d0: {timers: {drain_s: 5}}}\n")
+    model = tiny_model(tmp_path / "model")
+    config = front_config(model, "http://127.0.0.1:1", Role.DECODE, file=load(path))
+    desk = cast(Desk, SimpleNamespace(config=config))
+    nobody = cast(Any, None)
+    course = course_module.Course(desk, nobody, nobody, nobody)
+    path.write_text("name: c\ndecode: {d0: {rows: 9, timers: {drain_s: 7, queue_s: 8}}}\n")
+    with structlog.testing.capture_logs() as logs:
+        course.reload()
+    assert (desk.config.timers.drain_s, desk.config.timers.queue_s) == (7.0, config.timers.queue_s)
+    assert [(log["in_force"], log["at_restart"]) for log in logs] == [
+        (["timers.drain_s"], ["rows", "timers.queue_s"])
+    ]
