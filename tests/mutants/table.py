@@ -24,6 +24,9 @@ DECODE = "daemons/decode/scheduler.py"
 PREFILL = "daemons/prefill/scheduler.py"
 LANES = "daemons/prefill/write_lanes.py"
 
+TREE = "daemons/kv/prefix_tree.py"
+LEDGER = "daemons/kv/ledger.py"
+
 MUTANTS = (
     Mutant(
         "quarantine is released by a timer",
@@ -173,5 +176,96 @@ MUTANTS = (
         "if pages and max(pages) >= buffers.pages:",
         "if False:",
         f"{CORE}/prefill/test_decodes.py",
+    ),
+    Mutant(
+        "a page that is read is evicted",
+        LEDGER,
+        "        if was is Owner.CACHED and index in self._readers:\n",
+        "        if False:\n",
+        f"{CORE}/kv/test_ledger.py",
+    ),
+    Mutant(
+        "a page that is read may be had",
+        LEDGER,
+        "return self.free + self._counts[Owner.CACHED] - self.read",
+        "return self.free + self._counts[Owner.CACHED]",
+        SEEDS,
+    ),
+    Mutant(
+        "what is read may go when pages are wanted",
+        TREE,
+        "return node.page >= 0 and not self._pages.readers(node.page)",
+        "return node.page >= 0",
+        SEEDS,
+    ),
+    Mutant(
+        "a reader is forgotten",
+        TREE,
+        "            self._pages.read_by(key, node.page)\n",
+        "            len(lease.nodes) or self._pages.read_by(key, node.page)\n",
+        SEEDS,
+    ),
+    Mutant(
+        "a page is found by its own tokens alone",
+        TREE,
+        "return tuple(text[at * self._page_size : (at + 1) * self._page_size])",
+        "return (hash(tuple(text[at * self._page_size : (at + 1) * self._page_size])) % 3,)",
+        SEEDS,
+    ),
+    Mutant(
+        "salts meet",
+        TREE,
+        "node = Lease(), self._root.children.get((salt,))",
+        'node = Lease(), self._root.children.get(("",))',
+        SEEDS,
+    ),
+    Mutant(
+        "a page whose last token is not written is kept",
+        "daemons/decode/cache.py",
+        "*request.output[:-1])  # the newest is not written",
+        "*request.output)",
+        SEEDS,
+    ),
+    Mutant(
+        "what is copied back is kept before it is there",
+        DECODE,
+        'whole = self.recorder.stage(key) in ("prebuilt", "running")',
+        "whole = bool(request.output)",
+        SEEDS,
+    ),
+    Mutant(
+        "the prefix is counted twice",
+        "daemons/decode/outbox.py",
+        "tuple(request.pages[cached:])",
+        "tuple(request.pages)",
+        SEEDS,
+    ),
+    Mutant(
+        "what was read is said to be computed",
+        "daemons/prefill/cache.py",
+        "request.computed = request.cached_tokens = len(lease) * self.page_size",
+        "request.computed = request.cached_tokens = (len(lease) + 1) * self.page_size",
+        SEEDS,
+    ),
+    Mutant(
+        "a room in transfer is not counted as reading",
+        "daemons/decode/budget.py",
+        "return counts[Owner.WRITER] + counts[Owner.QUARANTINED] + self.fixed_reads",
+        "return counts[Owner.WRITER] + counts[Owner.QUARANTINED]",
+        SEEDS,
+    ),
+    Mutant(
+        "pages that several rooms read count once where rooms may leave",
+        "daemons/decode/budget.py",
+        "shared = self.reads - self.pages.read if self.host_pages else 0",
+        "shared = 0",
+        f"{CORE}/decode/test_budget.py",
+    ),
+    Mutant(
+        "pages are cached before their writer is done",
+        DECODE,
+        "        self.cache.end(request)\n        key, peer, pages",
+        "        key, peer, pages",
+        SEEDS,
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from daemons.decode.budget import Budget, budget_of
 from daemons.decode.request import Request
 from daemons.kv.ledger import Ledger, Owner
+from daemons.kv.prefix_tree import Lease, PrefixTree
 from tests.support.cores import key, submit
 
 
@@ -84,3 +85,55 @@ def test_an_admitted_room_counts_for_the_next_one() -> None:
     there.admitted(first)
     assert there.fits(room(2, 4))
     assert not there.fits(room(2, 5))
+
+
+def reading(host: int, readers: int, *, prompt: int = 2, need: int = 3) -> tuple[Budget, Request]:
+    """A pool of 10 pages, 2 of them cached, that some rooms read; and another that does too."""
+    pages = Ledger(10)
+    tree = PrefixTree(pages, 4)
+    text = tuple(range(1, 9))
+    left = pages.take(key(99), 2, Owner.REQUEST)
+    lease = Lease()
+    tree.extend(key(99), "", lease, text, left)
+    tree.end(key(99), lease)
+    rooms = [room(number, need, prompt=prompt) for number in range(1, readers + 2)]
+    for one in rooms:
+        one.lease = tree.lease(one.key, "", text, 2)
+        one.pages = one.lease.pages
+    *there, asked = rooms
+    return budget_of(pages, 4, host, offered=(), ours=there, leaving=(), kept=0), asked
+
+
+def test_cached_pages_that_nobody_reads_are_as_good_as_free() -> None:
+    pages = Ledger(4)
+    tree = PrefixTree(pages, 4)
+    lease = Lease()
+    tree.extend(key(9), "", lease, (1, 2, 3, 4), pages.take(key(9), 1, Owner.REQUEST))
+    assert Budget(pages, 4, 0).committed == 1
+    tree.end(key(9), lease)
+    assert Budget(pages, 4, 0).committed == 0
+
+
+def test_a_page_that_several_rooms_read_is_in_use_once() -> None:
+    there, asked = reading(0, readers=7)
+    assert there.committed == 2 + 7, "the pages that are read, and one more for each room"
+    assert there.fits(asked)
+    there, asked = reading(0, readers=8)
+    assert not there.fits(asked)
+
+
+def test_where_rooms_may_leave_each_takes_a_copy_of_what_it_reads_along() -> None:
+    there, asked = reading(5, readers=3)
+    assert there.committed == 3 * 3
+    assert there.fits(asked)  # 12 of 10 + 5 - 3
+    there, asked = reading(5, readers=4)
+    assert not there.fits(asked)
+
+
+def test_what_a_room_in_transfer_reads_cannot_move() -> None:
+    there, asked = reading(40, readers=0)
+    asked.pages = (*asked.pages, *there.pages.take(asked.key, 0, Owner.WRITER))
+    there.admitted(asked)
+    assert (there.reads, there.fixed_reads) == (2, 2)
+    assert there.fits(room(9, 8))
+    assert not there.fits(room(9, 9))
