@@ -231,7 +231,7 @@ MUTANTS = (
         DECODE,
         'whole = self.recorder.stage(key) in ("prebuilt", "running")',
         "whole = bool(request.output)",
-        SEEDS,
+        f"{CORE}/decode/test_cache.py",
     ),
     Mutant(
         "the prefix is counted twice",
