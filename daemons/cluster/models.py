@@ -1,21 +1,29 @@
 """Where a model lies: the embedded one in the user's cache, any other in a directory of its own.
 
-This module imports no torch, so that pdctl and the fronts can ask too.
+A GGUF file has a directory in the cache, with its configuration and tokenizer and a link to it; it
+is made when the file is first asked for. This module imports no torch, so that pdctl and the fronts
+can ask too.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 from daemons.cluster.errors import OperatorError
 from daemons.cluster.model import DEFAULT_MODEL
 
 EMBEDDED = (DEFAULT_MODEL,)
+GGUF_FILE = "model.gguf"  # what the link is called
+COMPANION_S = 120.0  # to make a GGUF file's directory
 
 
 def model_directory(name_or_path: str) -> Path:
-    """Return the directory of a model: the embedded model's name, or a Hugging Face directory.
+    """Return the directory of a model: its name, a Hugging Face directory, or a GGUF file.
 
     Raises:
         OperatorError: an unknown name, no such directory, the embedded model is not converted
@@ -26,15 +34,35 @@ def model_directory(name_or_path: str) -> Path:
         hint = "scripts/install makes it; by hand: python -m daemons.engine.embedded"
         if not directory.is_dir():
             raise OperatorError(f"the embedded model {name_or_path} is not in {directory}", hint)
+    elif name_or_path.endswith(".gguf"):
+        return _gguf_directory(Path(name_or_path).expanduser())
     else:
         directory = Path(name_or_path).expanduser()
-        hint = f"model: is {', '.join(EMBEDDED)} or the path of a Hugging Face directory"
+        hint = f"model: is {', '.join(EMBEDDED)}, a Hugging Face directory or a GGUF file"
         if not directory.is_dir():
             raise OperatorError(f"no model {name_or_path}: there is no such directory", hint)
     absent = _missing(directory)
     if absent:
         raise OperatorError(f"{directory} is no model directory: it lacks {absent}", hint)
     return directory.resolve()
+
+
+def companion_directory(path: Path) -> Path:
+    """Return where a GGUF file's directory lies, or will lie; another when the file changes.
+
+    Raises:
+        OperatorError: no such file.
+    """
+    try:
+        facts = path.stat()
+    except OSError as error:
+        raise OperatorError(f"no model {path}: {error.strerror}") from error
+    told = f"{path.resolve()} {facts.st_size} {facts.st_mtime_ns}"
+    return (
+        cache_directory()
+        / "models"
+        / f"{path.stem}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+    )
 
 
 def embedded_directory(name: str) -> Path:
@@ -48,6 +76,31 @@ def cache_directory() -> Path:
     # The XDG specification: a path that is not absolute is to be ignored.
     root = Path(cache) if cache and Path(cache).is_absolute() else Path.home() / ".cache"
     return root / "pd"
+
+
+def _gguf_directory(path: Path) -> Path:
+    directory = companion_directory(path)
+    if not directory.is_dir():
+        # A process of its own: this module knows neither numpy nor the engine.
+        command = [sys.executable, "-m", "daemons.engine.gguf.companion", str(path)]
+        try:
+            done = subprocess.run(
+                command, check=False, capture_output=True, text=True, timeout=COMPANION_S
+            )
+        except subprocess.TimeoutExpired as error:
+            raise OperatorError(f"{path}: not read within {COMPANION_S:.0f} s") from error
+        if done.returncode != 0:
+            raise _told(path, done.stderr)
+    return directory.resolve()
+
+
+def _told(path: Path, words: str) -> OperatorError:
+    last = words.strip().rpartition("\n")[2]
+    try:
+        told = json.loads(last)
+        return OperatorError(told["what"], told["hint"])
+    except (ValueError, KeyError, TypeError):
+        return OperatorError(f"{path} cannot be read: {last}")
 
 
 def _missing(directory: Path) -> str:

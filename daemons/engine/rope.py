@@ -49,7 +49,7 @@ def rope_of(config: dict[str, Any]) -> Rope:
         raise OperatorError(f"partial_rotary_factor {partial} is not served", "served: 1.0")
     theta = float(scaling.get("rope_theta", config.get("rope_theta", 10000.0)))
     if kind == "default":
-        return Rope(theta)
+        return Rope(theta, divisors=tuple(scaling.get("divisors", ())))
     factor = float(scaling["factor"])
     if kind == "linear":
         return Rope(theta, kind, factor)

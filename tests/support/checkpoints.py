@@ -159,7 +159,7 @@ ARCHITECTURES = {
 @functools.cache
 def checkpoint(kind: str) -> Path:
     """Return the directory of a tiny model of a kind, the same for the whole test run."""
-    directory = Path(_scratch().name) / kind
+    directory = scratch() / kind
     write_checkpoint(directory, kind)
     return directory
 
@@ -268,6 +268,11 @@ def _write_tokenizer(directory: Path, length: int) -> None:
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def scratch() -> Path:
+    """Return a folder that goes when the tests end."""
+    return Path(_scratch().name)
 
 
 @functools.cache

@@ -1,4 +1,7 @@
-"""The models that are served: a new one is a file here and a line in :data:`MODELS`."""
+"""The models that are served: a new one is a file here and a line in :data:`MODELS`.
+
+What is not there but in ``breadth.BREADTH`` is run by transformers' classes.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from daemons.engine.models import (
     qwen3,
     qwen3_moe,
 )
+from daemons.engine.models.breadth import BREADTH, INSTALL, borrow
 from daemons.engine.models.spec import DecoderSpec, Spec
 from daemons.engine.weights import Checkpoint, read_json
 
@@ -67,17 +71,26 @@ def load_model(directory: Path, place: Place) -> tuple[Model, str]:
     Raises:
         OperatorError: as :func:`read_spec`; also for weights that do not fit it.
     """
-    known = read_spec(directory)
+    name = _architecture(read_json(directory / "config.json"))
     checkpoint = Checkpoint(directory, place)
+    if name in BREADTH:
+        borrowed = borrow(directory, name, place)
+        return borrowed, checkpoint.digest(repr(borrowed.spec).encode())
+    known = read_spec(directory)
     return decoder.build(known, checkpoint, place), checkpoint.digest(repr(known).encode())
 
 
 def _reader(config: dict[str, Any], directory: Path) -> Callable[[dict[str, Any]], DecoderSpec]:
-    names = config.get("architectures") or ["(none)"]
+    name = _architecture(config)
     try:
-        return MODELS[names[0]]
+        return MODELS[name]
     except KeyError:
         raise OperatorError(
-            f"{directory}: the architecture {names[0]} is not served",
-            f"served: {', '.join(MODELS)}",
+            f"{directory}: the architecture {name} is not served",
+            f"served: {', '.join(sorted(MODELS))}; with {INSTALL} also {', '.join(BREADTH)}",
         ) from None
+
+
+def _architecture(config: dict[str, Any]) -> str:
+    names = config.get("architectures") or ["(none)"]
+    return str(names[0])

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -95,3 +98,40 @@ def test_json_is_an_object_or_the_operators_error(tmp_path: Path) -> None:
             read_json(path)
     path.write_text('{"a": 1}')
     assert read_json(path) == {"a": 1}
+
+
+MEASURE = """
+import sys, torch
+from pathlib import Path
+from daemons.engine.device import Place
+from daemons.engine.models import load_model
+
+def now(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[sys.argv[2]]
+place = Place(torch.device("cpu"), dtype)
+torch.nn.functional.linear(torch.ones(4, 1024), torch.ones(1024, 1024))  # oneDNN's own memory
+Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
+before = now("VmRSS")
+model, _ = load_model(Path(sys.argv[1]), place)
+print(now("VmHWM") - before, now("VmRSS") - before)
+"""
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_loading_holds_the_weights_once(tmp_path: Path, dtype: str) -> None:
+    sizes = {"hidden_size": 1024, "head_dim": 256, "intermediate_size": 4096}
+    write_checkpoint(tmp_path / "whole", "llama", num_hidden_layers=6, **sizes)
+    split(tmp_path / "whole", tmp_path / "sharded")
+    shutil.copy(tmp_path / "whole" / "config.json", tmp_path / "sharded")
+    stored = sum(path.stat().st_size for path in (tmp_path / "sharded").glob("*.safetensors"))
+    command = [sys.executable, "-c", MEASURE, str(tmp_path / "sharded"), dtype]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    peak, kept = (int(word) for word in done.stdout.split())
+    weights = stored if dtype == "fp32" else stored // 2
+    largest = 2 * 4096 * 1024 * 4  # gate and up of a layer, in fp32
+    print(f"{dtype}: weights {weights >> 20}, peak {peak >> 20}, kept {kept >> 20} MiB")
+    assert kept <= weights + 3 * largest  # what the allocator and oneDNN keep for themselves
+    assert peak <= weights + 4 * largest

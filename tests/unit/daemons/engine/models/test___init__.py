@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,8 @@ import torch
 from daemons.cluster.errors import OperatorError
 from daemons.engine.device import Place
 from daemons.engine.models import MODELS, load_model, read_spec
+from daemons.engine.models.breadth import BREADTH
+from tests.support.breadth import CONFIGS
 from tests.support.checkpoints import ARCHITECTURES, KINDS, checkpoint, write_checkpoint
 
 PLACE = Place(torch.device("cpu"), torch.float32)
@@ -16,6 +20,8 @@ PLACE = Place(torch.device("cpu"), torch.float32)
 def test_every_architecture_of_the_table_has_a_checkpoint_in_the_tests() -> None:
     assert {read_spec(checkpoint(kind)).model.architecture for kind in KINDS} == set(MODELS)
     assert set(ARCHITECTURES) == set(MODELS)
+    assert {kind.split()[0] for kind in CONFIGS} == set(BREADTH)
+    assert not set(MODELS) & set(BREADTH)
     for name, kind in ARCHITECTURES.items():
         assert read_spec(checkpoint(kind)).model.architecture == name
 
@@ -28,7 +34,8 @@ def test_an_unknown_architecture_is_named_with_what_is_served(
     with pytest.raises(OperatorError, match="is not served") as caught:
         load_model(tmp_path, PLACE)
     assert (names or ["(none)"])[0] in caught.value.what
-    assert all(name in caught.value.hint for name in MODELS)
+    assert all(name in caught.value.hint for name in (*MODELS, *BREADTH))
+    assert "pd[breadth]" in caught.value.hint
 
 
 def test_a_configuration_that_lacks_a_size_names_it(tmp_path: Path) -> None:
@@ -45,3 +52,17 @@ def test_weights_that_do_not_fit_the_configuration_are_refused(tmp_path: Path) -
     path.write_text(path.read_text().replace('"intermediate_size": 96', '"intermediate_size": 95'))
     with pytest.raises(OperatorError, match=r"mlp\..*shape \[96, 64\].*\[95, 64\]"):
         load_model(tmp_path, PLACE)
+
+
+def test_our_own_definitions_import_no_transformers() -> None:
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from daemons.engine.config import EngineConfig\n"
+        "from daemons.engine.engine import Engine\n"
+        "Engine.load(EngineConfig(device='cpu', kv_tokens=64), Path(sys.argv[1])).warm_up()\n"
+        "print('transformers' in sys.modules)\n"
+    )
+    command = [sys.executable, "-c", program, str(checkpoint("gemma3"))]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "False"
