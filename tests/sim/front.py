@@ -174,6 +174,7 @@ class Front:
         if leg is None or leg.sealed or leg.end not in ("", "stopped"):
             raise Violation(f"{process.me} tells {output} of a leg that is over: {leg}")
         if len(leg.room.legs) == 1 and not leg.tokens and output.tokens:
+            self.world.seen["prompts computed by a decode"] += 1
             self._check_prompt(leg.room, output)
         leg.tokens += [out.id for out in output.tokens]
         if output.cached_tokens:
