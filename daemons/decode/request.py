@@ -40,7 +40,16 @@ class Request:
     asked_s: float = 0.0  # when it was last told
     doom: Failure | None = None  # its writer is gone: it fails unless the row is right
     failure: Failure | None = None  # first cause, while the engine still uses the pages
-    finished: bool = False  # the front saw a stop string, while the engine still uses the pages
+    finished: bool = False  # it ended well, while the engine still uses the pages
+    prompt_tokens: int = field(init=False)
+    most: int = field(init=False)  # output tokens
+    ends: frozenset[int] = field(init=False)  # tokens that end the text
+
+    def __post_init__(self) -> None:
+        """Read once what is asked for every token."""
+        self.prompt_tokens = len(self.submit.prompt)
+        self.most = self.submit.sampling.max_tokens
+        self.ends = self.submit.sampling.ending_token_ids
 
     @property
     def promised(self) -> int:
@@ -60,4 +69,4 @@ class Request:
     @property
     def position(self) -> int:
         """Where the KV of the newest token goes, those counted that steps now under way choose."""
-        return len(self.submit.prompt) + len(self.output) + self.in_steps - 1
+        return self.prompt_tokens + len(self.output) + self.in_steps - 1

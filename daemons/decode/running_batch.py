@@ -33,45 +33,60 @@ class RunningBatch:
 
         A room that steps needs one more page at most.
         """
-        needy = [request for request in self.rooms.values() if self._lacks(request)]
-        if len(needy) <= pages.available:
-            return []
-        needy.sort(key=lambda request: (-len(request.output), request.submitted_s, request.key))
-        return needy[pages.available :]
+        return _short_of(self._needy(), pages)
 
-    def step(self, pages: Ledger) -> list[Item]:
+    def step(self, pages: Ledger, *, whole: bool = False) -> list[Item]:
         """Return the next step of every room that is not short of a page, which it takes.
 
         A room may have a step under way already: then the engine goes on from what comes of it.
+        ``whole``: nobody steps when anybody is short.
         """
+        needy = self._needy()
+        short = {request.key for request in _short_of(needy, pages)}
+        if whole and short:
+            return []
+        for request in needy:
+            if request.key not in short:
+                request.pages += pages.take(request.key, 1, Owner.REQUEST)
         items: list[Item] = []
-        short = {request.key for request in self.short(pages)}
         for key, request in self.rooms.items():
-            if key in short or _is_full(request):
+            if _is_full(request) or (short and key in short):
                 continue
-            if self._lacks(request):
-                request.pages += pages.take(key, 1, Owner.REQUEST)
-            token = NEWEST if request.in_steps else request.output[-1]
-            items.append(Item(key, (token,), request.position, request.pages, samples=True))
-            request.in_steps += 1
+            under_way = request.in_steps
+            token = NEWEST if under_way else request.output[-1]
+            place = request.prompt_tokens + len(request.output) + under_way - 1
+            items.append(Item(key, (token,), place, request.pages, True))
+            request.in_steps = under_way + 1
         return items
 
-    def _lacks(self, request: Request) -> bool:
-        if request.position < len(request.pages) * self.page_size:
-            return False
-        return not _is_full(request)
+    def _needy(self) -> list[Request]:
+        """Return the rooms whose next token needs another page."""
+        size = self.page_size
+        return [
+            request
+            for request in self.rooms.values()
+            if request.position >= len(request.pages) * size and not _is_full(request)
+        ]
+
+
+def _short_of(needy: list[Request], pages: Ledger) -> list[Request]:
+    """Return those of ``needy`` that must wait for a page."""
+    if len(needy) <= pages.available:
+        return []
+    first = sorted(needy, key=lambda room: (-len(room.output), room.submitted_s, room.key))
+    return first[pages.available :]
 
 
 def _is_full(request: Request) -> bool:
     """Say whether what is under way brings a room's last token."""
-    return len(request.output) + request.in_steps >= request.submit.sampling.max_tokens
+    return len(request.output) + request.in_steps >= request.most
 
 
 def finish_of(request: Request) -> tuple[FinishReason | None, int | None]:
     """Return why the newest token ends the text, and the token if it is the reason."""
-    newest, sampling = request.output[-1], request.submit.sampling
-    if newest in sampling.ending_token_ids:
+    newest = request.output[-1]
+    if newest in request.ends:
         return FinishReason.STOP, newest
-    if len(request.output) >= sampling.max_tokens:
+    if len(request.output) >= request.most:
         return FinishReason.LENGTH, None
     return None, None

@@ -387,9 +387,10 @@ class Scheduler:
         while self._steps == 0 or self._may_go_ahead():
             for request in self.running.join(self.prebuilt.rooms, self.retracted.returning):
                 self.recorder.enter(request.key, "running", "joined the batch", self._now)
-            if self._steps == 0:
+            ahead = self._steps > 0
+            if not ahead:
                 self._make_room()
-            items = self.running.step(self.pages)
+            items = self.running.step(self.pages, whole=ahead)
             items += self.forward.step(len(items))
             if not items:
                 return
@@ -399,9 +400,8 @@ class Scheduler:
 
     def _may_go_ahead(self) -> bool:
         """Say whether a step may wait behind another: nobody is to leave, no prompt is computed."""
-        if self._steps > self.config.engine.steps_ahead or self.forward.rooms or self._to_retract:
-            return False
-        return not self.running.short(self.pages)
+        calm = not self.forward.rooms and not self._to_retract
+        return calm and self._steps <= self.config.engine.steps_ahead
 
     def _in_step(self, key: RoomKey) -> Request | None:
         """Return a room that the engine has answered about, and count the answer."""

@@ -178,8 +178,8 @@ def pages_are_promised_twice(patch: pytest.MonkeyPatch) -> None:
 def a_batch_forgets_a_page(patch: pytest.MonkeyPatch) -> None:
     step = RunningBatch.step
 
-    def short(self: RunningBatch, pages: object) -> list[object]:
-        items = step(self, pages)  # type: ignore[arg-type]
+    def short(self: RunningBatch, pages: object, **more: bool) -> list[object]:
+        items = step(self, pages, **more)  # type: ignore[arg-type]
         for request in self.rooms.values():
             if len(request.pages) > 2:
                 first, second, *others = request.pages

@@ -51,13 +51,13 @@ def pages_are_free_when_the_first_of_two_steps_is_done(patch: pytest.MonkeyPatch
 def a_step_ahead_runs_the_token_before(patch: pytest.MonkeyPatch) -> None:
     step = RunningBatch.step
 
-    def stale(self: RunningBatch, pages: Any) -> list[Item]:
+    def stale(self: RunningBatch, pages: Any, **more: Any) -> list[Item]:
         def known(item: Item) -> Item:
             token = self.rooms[item.key].output[-1]
             tokens = (token,) if item.tokens == (NEWEST,) else item.tokens
             return Item(item.key, tokens, item.start, item.pages, item.samples)
 
-        return [known(item) for item in step(self, pages)]
+        return [known(item) for item in step(self, pages, **more)]
 
     patch.setattr(RunningBatch, "step", stale)
 
@@ -65,10 +65,10 @@ def a_step_ahead_runs_the_token_before(patch: pytest.MonkeyPatch) -> None:
 def a_step_ahead_stands_where_the_one_before_does(patch: pytest.MonkeyPatch) -> None:
     step = RunningBatch.step
 
-    def again(self: RunningBatch, pages: Any) -> list[Item]:
+    def again(self: RunningBatch, pages: Any, **more: Any) -> list[Item]:
         return [
             Item(i.key, i.tokens, i.start - (i.tokens == (NEWEST,)), i.pages, i.samples)
-            for i in step(self, pages)
+            for i in step(self, pages, **more)
         ]
 
     patch.setattr(RunningBatch, "step", again)
