@@ -55,6 +55,11 @@ class Write:
         """How many pieces there are, the row counted."""
         return len(self.command.target_pages) + (self.command.row is not None)
 
+    @property
+    def pages_left(self) -> int:
+        """How many pages have not left."""
+        return max(0, len(self.command.target_pages) - self.next)
+
 
 @dataclass(slots=True)
 class Lanes:
@@ -156,8 +161,8 @@ class Lanes:
         process, target = self.process, write.target
         if process.world.network.cut(process.instance, target.instance):
             return True
-        if write.unlanded:
-            return write.next == write.pieces or write.unlanded >= SOCKET_PIECES
+        if write.unlanded:  # the row leaves when every page is acknowledged
+            return not write.pages_left or write.unlanded >= SOCKET_PIECES
         return False
 
     def _wait(self, write: Write) -> None:
@@ -207,7 +212,9 @@ class Lanes:
             return
         room = max(0, SOCKET_PIECES - write.unlanded)
         world.seen["writers cut or dead"] += 1
-        more = min(world.rng.randint(0, room), write.pieces - write.next)
+        alone = not write.pages_left and not write.unlanded  # else the row has not left
+        left = write.pieces - write.next if alone else write.pages_left
+        more = min(world.rng.randint(0, room), left)
         delays_s = sorted(self._late_s(target) for _ in range(more))
         for delay_s in delays_s:
             piece = Piece(write.command, self.process, write.next)
