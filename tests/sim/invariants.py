@@ -109,6 +109,8 @@ def check_promises(core: DecodeCore) -> None:
     if needs + counts[Owner.QUARANTINED] + left > core.pages.size + host:
         raise Violation(f"{needs} pages promised of {core.pages.size} and {host} of the host")
     for request in holders:
+        if len(request.pages) > request.need_pages:
+            raise Violation(f"{request.key} has more pages than it can need: {request}")
         if unmovable - offered.get(request.key, 0) + request.need_pages > core.pages.size:
             raise Violation(f"{request.key} may wait for {unmovable} pages that cannot move")
 
