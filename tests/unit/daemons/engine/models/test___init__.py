@@ -66,3 +66,8 @@ def test_our_own_definitions_import_no_transformers() -> None:
     command = [sys.executable, "-c", program, str(checkpoint("gemma3"))]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "False"
+
+
+def test_the_readme_names_every_architecture() -> None:
+    readme = Path("README.md").read_text(encoding="utf-8")
+    assert [name for name in (*MODELS, *BREADTH) if f"`{name}`" not in readme] == []
