@@ -42,6 +42,7 @@ class LbConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     retry_wait_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 5.0  # for a pair to retry on
     breaker_failures: Annotated[int, msgspec.Meta(ge=1)] = 5  # in a row: then a worker rests
     breaker_rest_s: Seconds = 5.0  # the first time; longer after each failed try
+    health_misses: Annotated[int, msgspec.Meta(ge=1)] = 5  # questions in a row without an answer
     client_rooms: Annotated[int, msgspec.Meta(ge=0)] = 0  # open at once of one client; 0: any
     client_rate: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # requests/s of one client; 0: any
     client_burst: Annotated[int, msgspec.Meta(ge=1)] = 20  # requests of a client beyond its rate

@@ -1,10 +1,10 @@
 """One request over two legs: posted at once, ended together, told by the first cause.
 
-- Both legs get the same bytes. Decode's answer is the client's; prefill's is dropped, except its
-  prompt log-probabilities.
+- Both legs get the same bytes. Decode's answer is the client's; of prefill's only its prompt
+  log-probabilities are, and its first token where a stream begins with it (see ``seam``).
 - The first failure of either leg ends both. Where a connection merely broke, the other leg has a
   second to tell what it knows, for the survivor may name stage and cause.
-- Nothing is said to the client before decode's first event or whole answer is here.
+- Nothing is said to the client before the first event or decode's whole answer is here.
 - Once decode has ended well, prefill's leg matters no more; once decode has begun to answer, a
   *broken* connection to prefill does not either, for decode begins only when all is handed over.
 """
@@ -12,15 +12,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from daemons.lb import merge
-from daemons.lb.fleet import Worker
+from daemons.lb.fleet import Life, Worker
 from daemons.lb.leg import EVENT_END, Answer, Leg, LegFailed
 from daemons.lb.order import Order
+from daemons.lb.seam import Seam, SeamBroken
 from daemons.protocol.causes import Cause, Failure
+from daemons.protocol.topology import Role
 
 EXPLAIN_S = 1.0  # how long a broken leg waits for the other one's explanation
 LINGER_S = 2.0  # how long prefill's leg may outlive a good answer of decode
@@ -28,6 +30,7 @@ SECOND_HAND = frozenset(
     {Cause.LB_TWIN_FAILED, Cause.PEER_ABORTED, Cause.CLIENT_DISCONNECTED, Cause.CLIENT_CANCELLED}
 )  # causes that only tell of another one
 
+PREFILL, DECODE = Role.PREFILL.value, Role.DECODE.value
 Task = asyncio.Task[Answer]
 
 
@@ -81,7 +84,13 @@ class Exchange:
     total_s: float
     prefill_ended: Callable[[Task], None]  # called once, however it ended
     linger: Callable[[Task], None]  # takes over prefill's leg when decode ended first, and well
+    seam: Seam | None = None  # None: prefill's first token does not go out
+    first_token: Callable[[str], None] = lambda _: None  # told when a leg's first event is here
     began: bool = False  # the client has our head
+    begun: set[str] = field(default_factory=set)  # legs whose first event is here
+    lost: dict[Life, LegFailed] = field(default_factory=dict)  # legs that were given up
+    tasks: dict[Life, Task] = field(default_factory=dict)
+    sending: asyncio.Lock = field(default_factory=asyncio.Lock)  # two legs, one client
     gathered: merge.Gathered = field(default_factory=merge.Gathered)
     patch: merge.Patch | None = None
     culprit: Worker | None = None  # whose leg told of the failure, or broke
@@ -95,9 +104,9 @@ class Exchange:
         """
         if self.prefill is None:
             return await self._alone(self.decode)
-        prefill = asyncio.create_task(self.prefill.run(self._gather), name="leg.prefill")
+        prefill = self._started(self.prefill, self.prefill.run(self._gather))
         prefill.add_done_callback(self.prefill_ended)
-        decode = asyncio.create_task(self._answer(prefill), name="leg.decode")
+        decode = self._started(self.decode, self._answer(prefill))
         try:
             async with asyncio.timeout(self.total_s):
                 await self._settle(prefill, decode)
@@ -110,11 +119,34 @@ class Exchange:
             self.linger(prefill)
         return decode.result()
 
+    def lose(self, worker: Worker, detail: str) -> None:
+        """Give the leg of ``worker`` up: it is known not to answer."""
+        if (task := self.tasks.get(worker.life)) is None or task.done():
+            return
+        failure = Failure(Cause.LB_WORKER_GONE, self.stage, worker.name, detail)
+        self.lost[worker.life] = LegFailed(failure)
+        task.cancel()
+
+    def _started(self, leg: Leg, running: Coroutine[Any, Any, Answer]) -> Task:
+        life = leg.worker.life
+
+        async def run() -> Answer:
+            try:
+                return await running
+            except asyncio.CancelledError:
+                if (lost := self.lost.get(life)) is not None:
+                    raise lost from None
+                raise
+
+        task = asyncio.create_task(run(), name=f"leg.{leg.worker.role.value}")
+        self.tasks[life] = task
+        return task
+
     async def _alone(self, decode: Leg) -> Answer:
         """Run the only leg."""
         try:
             async with asyncio.timeout(self.total_s):
-                return await decode.run(self._pass_on)
+                return await self._started(decode, decode.run(self._of_decode))
         except TimeoutError:
             raise LegFailed(self._too_late()) from None
         except LegFailed:
@@ -132,7 +164,7 @@ class Exchange:
             running = {task for task in (prefill, decode) if not task.done()}
             if running:
                 await asyncio.wait(running, timeout=EXPLAIN_S)
-            if _failure(decode) is None and (decode.done() or self.began):
+            if _failure(decode) is None and (decode.done() or DECODE in self.begun):
                 await asyncio.wait({decode})
                 if _failure(decode) is None:
                     return
@@ -148,11 +180,31 @@ class Exchange:
         self.culprit = leg.worker
         return cause
 
+    async def _of_decode(self, events: list[bytes]) -> None:
+        self._is_here(DECODE)
+        if self.seam is not None and not self.seam.is_over:
+            try:
+                passed = [self.seam.from_decode(one) for one in events]
+            except SeamBroken as error:
+                name = self.decode.worker.name
+                raise LegFailed(Failure(Cause.INTERNAL, self.stage, name, str(error))) from error
+            events = [event for event in passed if event is not None]
+        await self._pass_on(events)
+
     async def _pass_on(self, events: list[bytes]) -> None:
-        if not self.began:
-            await self.downstream.begin()
-            self.began = True
-        await self.downstream.send(EVENT_END.join(events) + EVENT_END)
+        """Send events in the order in which they were taken, whichever leg brought them."""
+        if not events:
+            return
+        async with self.sending:
+            if not self.began:
+                await self.downstream.begin()
+                self.began = True
+            await self.downstream.send(EVENT_END.join(events) + EVENT_END)
+
+    def _is_here(self, leg: str) -> None:
+        if leg not in self.begun:
+            self.begun.add(leg)
+            self.first_token(leg)
 
     async def _answer(self, prefill: Task) -> Answer:
         """Run decode's leg, with prefill's lists in its answer where they were asked for."""
@@ -162,7 +214,7 @@ class Exchange:
                 if self.patch is None:
                     self.patch = merge.Patch(await self._lists(prefill))
                 events = [self.patch.apply(event) for event in events]
-            await self._pass_on(events)
+            await self._of_decode(events)
 
         answer = await self.decode.run(send)
         if answer.body and self.order.wants_prompt_logprobs:
@@ -175,9 +227,13 @@ class Exchange:
         return merge.of_answer(answer.body) if answer.body else dict(self.gathered.lists)
 
     async def _gather(self, events: list[bytes]) -> None:
+        self._is_here(PREFILL)
         if self.order.wants_prompt_logprobs:
             for event in events:
                 self.gathered.take(event)
+        if self.seam is not None:
+            passed = [self.seam.from_prefill(one) for one in events]
+            await self._pass_on([event for event in passed if event is not None])
 
     @property
     def stage(self) -> str:

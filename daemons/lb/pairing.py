@@ -64,6 +64,13 @@ class Pairing:
         because = f"{prefill.name} {why_prefill}; {decode.name} {why_decode}"
         return Pick(Pair(prefill, decode), because)
 
+    def keep(self, lives: set[Life]) -> None:
+        """Forget all other lives."""
+        self.credits.keep(lives)
+        self.breakers.keep(lives)
+        names = {name for name, _ in lives}
+        self.rates = {pair: rate for pair, rate in self.rates.items() if names.issuperset(pair)}
+
     def offers_others(self, now_s: float, avoid: Collection[Life]) -> bool:
         """Say whether a pair may serve in which nobody is to be avoided."""
         return any(

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,12 +21,15 @@ from daemons.lb.dispatch import Exchange, Lingering, Task
 from daemons.lb.fleet import Fleet, Life, Pair, Pick, Wish, Worker
 from daemons.lb.gate import Gate, QueueIsFull, WaitedTooLong
 from daemons.lb.leg import Answer, Leg, LegFailed
+from daemons.lb.limits import Limits
 from daemons.lb.metrics import Metrics
 from daemons.lb.order import Order
 from daemons.lb.pairing import NoPair, Pairing
 from daemons.lb.retry import Budget, guilty, may_succeed_elsewhere
 from daemons.lb.rooms import Rooms
+from daemons.lb.seam import Seam
 from daemons.lb.stories import Telling
+from daemons.lb.watch import Watch
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.ids import room_hex
 from daemons.protocol.topology import State
@@ -35,6 +39,7 @@ from daemons.runtime.recorder import Recorder
 
 GRACE_S = 3.0  # a worker whose time is over is heard first: it knows the stage
 TIMEOUT_HEADER = "X-Request-Timeout"  # seconds that the client still waits
+CREATED_HEADER = "X-PD-Created"  # Unix seconds that both legs give their answers
 PAUSE_S = 0.2  # before a try with workers of which one has just failed
 LEAST_S = 0.001  # 0 would be no time
 
@@ -91,11 +96,16 @@ class Serving:
     make_leg: MakeLeg
     heed: Callable[[Leg], None]  # looks at a leg that is over
     state: Callable[[], State]
+    watch: Watch | None = None  # looks at the fleet; None: the view is given
+    trials: set[Trial] = field(default_factory=set)  # under way
+    limits: Limits = field(init=False)
     budget: Budget = field(init=False)
     meetings: dict[str, tuple[str, int]] = field(init=False)  # of prefills with an own place
 
     def __post_init__(self) -> None:
         self.budget = Budget(self.config.retry_share, self.config.retry_reserve)
+        config = self.config
+        self.limits = Limits(config.client_rooms, config.client_rate, config.client_burst)
         self.meetings = {
             worker.instance: (worker.address, worker.bootstrap_port)
             for worker in self.config.static_workers
@@ -110,7 +120,40 @@ class Serving:
         """
         self.budget.request(time.monotonic())
         wish = asked.wish
-        return await self._entered(lambda: self.pick(wish), asked.total_s)
+        try:
+            return await self._entered(lambda: self.pick(wish), asked.total_s, asked.who)
+        except Refusal as refusal:
+            is_no_pair = refusal.failure is not None and refusal.failure.cause is Cause.LB_NO_PAIR
+            if not is_no_pair or self.watch is None or not await self.watch.see_now():
+                raise
+        return await self._entered(lambda: self.pick(wish), asked.total_s, asked.who)
+
+    @contextmanager
+    def within_limits(self, asked: Asked) -> Iterator[None]:
+        """Count a request on its client's account while it is open.
+
+        Raises:
+            Refusal: 429, the client has too much open or sends too fast, and when to come back.
+        """
+        who, rooms = asked.who, asked.order.rooms
+        after_s = self.limits.enter(who, rooms, time.monotonic())
+        if after_s is not None:
+            detail = "this client has too many requests open, or sends them too fast"
+            failure = Failure(Cause.CLIENT_LIMITED, "dispatch", "", detail)
+            self.metrics.turned_away(failure)
+            raise Refusal.of(failure, retry_after_s=after_s)
+        try:
+            yield
+        finally:
+            self.limits.leave(who, rooms)
+
+    def lose(self, worker: Worker, detail: str) -> None:
+        """Take a worker out that does not answer; what it has begun and not told goes elsewhere."""
+        self.log.warning("worker.struck", worker=worker.name, epoch=worker.epoch, why=detail)
+        self.fleet.strike(worker)
+        for trial in list(self.trials):
+            if not trial.exchange.began:
+                trial.exchange.lose(worker, detail)
 
     def pick(self, wish: Wish | None = None, avoid: Collection[Life] = ()) -> Pick | None:
         """Return a pair for a request, None when no worker has a place for it now.
@@ -167,7 +210,9 @@ class Serving:
             await asyncio.sleep(min(PAUSE_S, wait_s))  # it may turn out that the culprit is gone
         wish = asked.wish
         try:
-            return await self._entered(lambda: self._pick_or_wait(wish, avoid), wait_s)
+            return await self._entered(
+                lambda: self._pick_or_wait(wish, avoid), wait_s, asked.who
+            )
         except Refusal:
             return None
 
@@ -192,6 +237,7 @@ class Serving:
             "X-Request-ID": room_hex(rooms[0]),
             **asked.headers,
             TIMEOUT_HEADER: f"{left_s:.3f}",
+            CREATED_HEADER: str(int(telling.wall())),
         }
         body = self._body(order, pair, rooms, attempt)
         legs = [self.make_leg(worker, order.path, body, headers) for worker in pair.workers]
@@ -204,10 +250,10 @@ class Serving:
             return order.body(rooms, *own, "")
         return order.body(rooms, *self.meeting, pair.prefill.name, attempt)
 
-    async def _entered(self, take: Callable[[], Pick | None], patience_s: float) -> Pick:
+    async def _entered(self, take: Callable[[], Pick | None], patience_s: float, who: str) -> Pick:
         config = self.config
         try:
-            return await self.gate.enter(take, patience_s)
+            return await self.gate.enter(take, patience_s, who)
         except QueueIsFull:
             detail = f"no worker has a place, and {config.queue} requests are waiting"
             failure = Failure(Cause.QUEUE_FULL, "dispatch", self.instance, detail)
@@ -245,13 +291,22 @@ class Trial:
             total_s,
             self._prefill_ended,
             serving.lingering.hold,
+            self._seam(asked.order),
+            telling.first_token,
         )
+
+    def _seam(self, order: Order) -> Seam | None:
+        serving, prefill = self._serving, self._pair.prefill
+        if prefill is None or prefill.name in serving.meetings or not order.stream:
+            return None  # others' prefills do not promise the same events
+        return Seam(order.rooms) if serving.config.first_token == "prefill" else None
 
     async def run(self) -> Answer:
         """Return the answer; see :meth:`Serving.run` for what is raised."""
         serving, pair = self._serving, self._pair
         breakers = serving.pairing.breakers
         now_s = time.monotonic()
+        serving.trials.add(self)
         serving.fleet.take(pair, *self._load)
         serving.pairing.credits.spend(pair.decode.life, self._load[1])
         for worker in pair.workers:
@@ -266,6 +321,7 @@ class Trial:
                 breakers.good(worker.life)
             return answer
         finally:
+            serving.trials.discard(self)
             for leg in self._legs:
                 serving.heed(leg)
             serving.fleet.give_back(pair.decode, *self._load)

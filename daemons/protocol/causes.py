@@ -15,6 +15,7 @@ class Cause(StrEnum):
 
     CLIENT_DISCONNECTED = "client.disconnected"
     CLIENT_CANCELLED = "client.cancelled"
+    CLIENT_LIMITED = "client.limited"
     REQUEST_INVALID = "request.invalid"
     REQUEST_TOO_LONG = "request.too_long"
     REQUEST_DUPLICATE = "request.duplicate_room"
@@ -48,6 +49,7 @@ class Cause(StrEnum):
 
 RETRY_IS_SENSIBLE = frozenset(
     {
+        Cause.CLIENT_LIMITED,
         Cause.LB_NO_PAIR,
         Cause.LB_TWIN_FAILED,
         Cause.LB_WORKER_GONE,
@@ -71,6 +73,7 @@ RETRY_IS_SENSIBLE = frozenset(
 HTTP_STATUS = {
     Cause.CLIENT_DISCONNECTED: 499,
     Cause.CLIENT_CANCELLED: 499,
+    Cause.CLIENT_LIMITED: 429,
     Cause.REQUEST_INVALID: 400,
     Cause.REQUEST_TOO_LONG: 400,
     Cause.REQUEST_DUPLICATE: 409,

@@ -11,6 +11,7 @@ from daemons.lb import dispatch
 from daemons.lb.dispatch import ClientGone, Exchange, Lingering, Task
 from daemons.lb.leg import Answer, Leg, LegFailed
 from daemons.lb.order import read_order
+from daemons.lb.seam import Seam
 from daemons.lb.wire.pool import Pool
 from daemons.protocol.causes import Cause
 
@@ -77,6 +78,7 @@ async def two(
     decode: Reply,
     *,
     total_s: float = DEADLINE_S,
+    seam: Seam | None = None,
     **fields: Any,
 ) -> Two:
     p0, d0 = await fake("p0", prefill), await fake("d0", decode)
@@ -84,7 +86,7 @@ async def two(
     body = order.body([7], "127.0.0.1", 8998, "p0")
     legs = [Leg(http, w.worker, "/generate", body, {}, 1.0, DEADLINE_S) for w in (p0, d0)]
     client, lingering, ends = Client(), Lingering(), list[Task]()
-    exchange = Exchange(order, *legs, client, total_s, ends.append, lingering.hold)
+    exchange = Exchange(order, *legs, client, total_s, ends.append, lingering.hold, seam)
     return Two(p0, d0, exchange, client, lingering, ends)
 
 
@@ -361,3 +363,58 @@ async def test_a_failing_prefill_ends_a_stream_that_waits_for_its_logprobs(
     late.set()
     assert (await running).failure.cause is Cause.ENGINE_FAILED
     assert pair.client.heads == 0
+
+
+async def test_a_stream_begins_with_prefills_first_token_before_decode_has_one(
+    fake: MakeWorker, http: Http
+) -> None:
+    late = asyncio.Event()
+    ended = {"text": "a", "meta_info": {"finish_reason": {"type": "length"}}}
+    pair = await two(
+        fake,
+        http,
+        events(ONE, ended),
+        events(ONE, TWO, before=late),
+        stream=True,
+        seam=Seam(1),
+    )
+    legs = list[str]()
+    pair.exchange.first_token = legs.append
+    running = asyncio.create_task(pair.run())
+    await asyncio.wait_for(pair.client.first.wait(), DEADLINE_S)
+    assert (pair.client.payloads(), legs) == ([ONE], ["prefill"])
+    late.set()
+    await running
+    assert pair.client.payloads() == [ONE, TWO, b"[DONE]"]
+    assert (pair.client.heads, legs) == (1, ["prefill", "decode"])
+
+
+async def test_a_prefill_that_breaks_after_its_first_token_ends_a_stream_that_decode_never_began(
+    fake: MakeWorker, http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "EXPLAIN_S", 0.01)
+    cut = asyncio.Event()
+    pair = await two(
+        fake, http, events(ONE, between=cut, cut=True), waits(), stream=True, seam=Seam(1)
+    )
+    running = asyncio.create_task(pair.fails())
+    await asyncio.wait_for(pair.client.first.wait(), DEADLINE_S)
+    cut.set()
+    assert (await running).failure.cause is Cause.LB_WORKER_GONE
+    assert pair.exchange.culprit == pair.prefill.worker
+    await left(pair.decode)
+
+
+async def test_a_decode_that_goes_on_from_another_token_is_an_error_and_no_text(
+    fake: MakeWorker, http: Http
+) -> None:
+    late = asyncio.Event()
+    other = {"text": "b", "meta_info": {}}
+    pair = await two(fake, http, events(ONE), events(other, before=late), stream=True, seam=Seam(1))
+    running = asyncio.create_task(pair.fails())
+    await asyncio.wait_for(pair.client.first.wait(), DEADLINE_S)
+    late.set()
+    error = await running
+    assert (error.failure.cause, error.failure.peer) == (Cause.INTERNAL, "d0")
+    assert "prefill said ('a'" in error.failure.detail
+    assert pair.client.payloads() == [ONE]

@@ -30,7 +30,7 @@ async def entering(gate: Gate, places: Places, *names: str) -> list[asyncio.Task
     tasks = []
     for name in names:
         take = lambda name=name: places.take(name)  # noqa: E731
-        tasks.append(asyncio.create_task(gate.enter(take, LONG_S)))
+        tasks.append(asyncio.create_task(gate.enter(take, LONG_S, name[0])))
         await asyncio.sleep(0)
     return tasks
 
@@ -100,3 +100,52 @@ async def test_who_leaves_or_breaks_makes_way_for_the_next() -> None:
     with pytest.raises(KeyError):
         await gate.enter(broken, LONG_S)
     assert not gate.waiting
+
+
+async def served(gate: Gate, places: Places, tasks: list[asyncio.Task[str]]) -> list[str]:
+    """Free one place after the other until all are served."""
+    for n in range(len(tasks)):
+        places.free = 1
+        gate.opened()
+        async with asyncio.timeout(LONG_S):
+            while len(places.taken) <= n:  # noqa: ASYNC110 - no event tells of it
+                await asyncio.sleep(0)
+    await asyncio.gather(*tasks)
+    return places.taken
+
+
+async def test_clients_take_turns_however_many_one_of_them_sends() -> None:
+    gate, places = Gate(99, LONG_S), Places(0)
+    tasks = await entering(gate, places, "a1", "a2", "a3", "a4", "b1", "b2", "c1")
+    assert await served(gate, places, tasks) == ["a1", "b1", "c1", "a2", "b2", "a3", "a4"]
+
+
+async def test_who_comes_late_is_not_ahead_of_those_who_had_fewer_turns() -> None:
+    gate, places = Gate(99, LONG_S), Places(0)
+    first = await entering(gate, places, "a1", "a2", "a3")
+    places.free = 2
+    gate.opened()
+    await asyncio.wait_for(asyncio.gather(*first[:2]), LONG_S)
+    places.taken.clear()
+    rest = [first[2], *await entering(gate, places, "b1", "b2")]
+    assert await served(gate, places, rest) == ["a3", "b1", "b2"]
+
+
+async def test_in_a_full_queue_the_greediest_client_gives_way() -> None:
+    gate, places = Gate(3, LONG_S), Places(0)
+    tasks = await entering(gate, places, "a1", "a2", "a3", "b1")
+    with pytest.raises(QueueIsFull):
+        await tasks[2]
+    with pytest.raises(QueueIsFull):
+        await gate.enter(lambda: None, LONG_S, "b")
+    assert await served(gate, places, [*tasks[:2], tasks[3]]) == ["a1", "b1", "a2"]
+    assert not gate.waiting
+
+
+async def test_a_single_client_is_refused_at_once_when_the_queue_is_full_of_its_own() -> None:
+    gate, places = Gate(2, LONG_S), Places(0)
+    tasks = await entering(gate, places, "a1", "a2")
+    with pytest.raises(QueueIsFull):
+        await gate.enter(lambda: None, LONG_S, "a")
+    for task in tasks:
+        task.cancel()
