@@ -25,7 +25,7 @@ from daemons.lb.policies import POLICIES
 from daemons.lb.rooms import Rooms
 from daemons.lb.service import Service
 from daemons.lb.stories import STEPS
-from daemons.lb.watch import Look, at_listed, keep_hearing, keep_seeing, through
+from daemons.lb.watch import Hearing, Look, Watch, at_listed, through
 from daemons.lb.wire.site import FrontSite
 from daemons.protocol.topology import Registration, Role, State
 from daemons.runtime import log, program, systemd
@@ -77,21 +77,18 @@ class Running:
     def start(self, look: Look) -> list[asyncio.Task[None]]:
         """Begin what runs beside the requests."""
         service, config = self.service, self.config
+        watch = Watch(service.fleet, look)
+        service.serving.watch = watch
+        hearing = Hearing(
+            service.pairing, service.session, lambda: service.credentials, service.serving.lose
+        )
         return [
-            asyncio.create_task(keep_seeing(service.fleet, look, config.poll_s), name="fleet"),
+            asyncio.create_task(watch.keep_seeing(config.poll_s), name="fleet"),
             asyncio.create_task(
                 keep_registered(self.book, self.registration, config.lease_s, changed=self.changed),
                 name="registration",
             ),
-            asyncio.create_task(
-                keep_hearing(
-                    service.fleet,
-                    service.pairing.credits,
-                    service.session,
-                    lambda: service.credentials,
-                ),
-                name="credits",
-            ),
+            asyncio.create_task(hearing.keep(), name="hearing"),
             asyncio.create_task(service.pool.keep_sweeping(), name="pool"),
             asyncio.create_task(_feed_watchdog(service), name="watchdog"),
         ]

@@ -133,13 +133,14 @@ class Service:
             who=call.client or call.remote,
             session=call.headers.get(SESSION_HEADER.lower(), ""),
         )
-        pick = await self.serving.admitted(asked)
-        client = Client(call)
-        try:
-            with self.open.entered():
-                await self._told(asked, pick, client)
-        except ClientGone:
-            return  # nobody reads it
+        with self.serving.within_limits(asked):
+            pick = await self.serving.admitted(asked)
+            client = Client(call)
+            try:
+                with self.open.entered():
+                    await self._told(asked, pick, client)
+            except ClientGone:
+                return  # nobody reads it
 
     async def _told(self, asked: Asked, pick: Pick, client: Client) -> None:
         """Serve to the client's last byte, and tell the end."""

@@ -210,9 +210,7 @@ class Serving:
             await asyncio.sleep(min(PAUSE_S, wait_s))  # it may turn out that the culprit is gone
         wish = asked.wish
         try:
-            return await self._entered(
-                lambda: self._pick_or_wait(wish, avoid), wait_s, asked.who
-            )
+            return await self._entered(lambda: self._pick_or_wait(wish, avoid), wait_s, asked.who)
         except Refusal:
             return None
 

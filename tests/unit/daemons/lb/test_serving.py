@@ -9,7 +9,9 @@ import pytest
 from aiohttp import web
 
 from daemons.lb import serving
+from daemons.lb.watch import Watch
 from daemons.protocol.ids import room_hex
+from daemons.protocol.topology import InstanceInfo
 
 from .conftest import (
     Balancer,
@@ -20,8 +22,10 @@ from .conftest import (
     breaks,
     events,
     explained,
+    happens,
     idle,
     read,
+    waits,
     whole,
 )
 
@@ -213,4 +217,68 @@ async def test_an_error_of_a_lone_decode_is_told_and_its_stream_is_passed_on(
     assert (await asked(lb))[0] == 400
     async with lb.post("/generate", {"text": "a", "stream": True}) as response:
         assert (await response.read()).count(b"data: ") == 3
+    await idle(lb)
+
+
+async def test_before_a_refusal_the_fleet_is_looked_at_once_more(
+    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker
+) -> None:
+    lb = await balancer(p0)
+    looks = 0
+
+    async def look() -> list[InstanceInfo]:
+        nonlocal looks
+        looks += 1
+        return [p0.info(), d0.info()]
+
+    lb.service.serving.watch = Watch(lb.service.fleet, look)
+    assert (await asked(lb))[0] == 200
+    assert (await asked(lb))[0] == 200
+    assert looks == 1
+    await idle(lb)
+
+
+async def test_a_client_with_too_much_open_is_429_and_others_are_served(
+    balancer: MakeBalancer, fake: MakeWorker, p0: FakeWorker
+) -> None:
+    go = asyncio.Event()
+    d0 = await fake("d0", waits(go, whole(GOOD)))
+    lb = await balancer(p0, d0, client_rooms=1)
+    first = asyncio.create_task(asked(lb))
+    await happens(d0.came)
+    status, answer, headers = await asked(lb)
+    assert (status, answer["error"]["cause"], headers["Retry-After"]) == (
+        429,
+        "client.limited",
+        "1",
+    )
+    assert answer["error"]["retry"] is True
+    go.set()
+    assert (await first)[0] == 200
+    assert (await asked(lb))[0] == 200
+    assert len(d0.bodies) == 2
+    await idle(lb)
+
+
+async def test_a_client_that_sends_too_fast_is_told_when_to_come_back(
+    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker
+) -> None:
+    lb = await balancer(p0, d0, client_rate=0.001, client_burst=2)
+    assert [(await asked(lb))[0] for _ in range(3)] == [200, 200, 429]
+    assert int((await asked(lb))[2]["Retry-After"]) > 900
+    await idle(lb)
+
+
+async def test_a_worker_that_is_lost_loses_what_it_has_not_begun_to_tell(
+    balancer: MakeBalancer, fake: MakeWorker, p0: FakeWorker
+) -> None:
+    d0, d1 = await fake("d0", waits()), await fake("d1", whole(GOOD))
+    lb = await balancer(p0, d0, d1, decode_policy="round_robin")
+    asking = asyncio.create_task(asked(lb))
+    await happens(d0.came)
+    lb.service.serving.lose(d0.worker, "it does not answer")
+    status, answer, headers = await asking
+    assert (status, answer, headers["X-PD-Attempt"]) == (200, GOOD, "2")
+    await happens(d0.left)
+    assert [pair.decode.name for pair in lb.service.fleet.pairs(time.monotonic())] == ["d1"]
     await idle(lb)
