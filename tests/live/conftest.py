@@ -51,7 +51,7 @@ CHAOS = {
         "kv_tokens": 2048,
         "threads": 1,
     },
-    "lb": {"poll_s": 0.2},
+    "lb": {"poll_s": 0.2, "attempts": 1},  # what fails shall be seen
     "transfer": {"write_timeout_s": 2},
     "timers": {
         "handshake_s": 8,

@@ -23,7 +23,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder: Path = tmp_path_factory.mktemp("drain")
     engine = {"dtype": "fp32", "kv_tokens": 4096, "chunk_tokens": 16, "batch_tokens": 16}
     pair = {"prefill": {"p0": {}, "p1": {}}, "decode": {"d0": {}, "d1": {}}}
-    quick = {"lb": {"poll_s": 0.1}, "timers": {"notice_s": 0.4}}
+    quick = {"lb": {"poll_s": 0.1, "attempts": 1}, "timers": {"notice_s": 0.4}}
     model = folder / "model"
     write_checkpoint(model, "llama", max_position_embeddings=8192)
     with running(folder, str(model), engine=engine, **pair, **quick) as cluster:
