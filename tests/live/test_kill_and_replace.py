@@ -154,6 +154,8 @@ def test_a_kill_costs_the_rooms_of_the_victim_only(
         assert end is not None
         assert end.error is None, end.error
         assert end.ids == right.ids(prompt, NEW), "in a new room, on the replacement"
+    elif (victim, phase) == ("p0", "inflight") and end is not None and not end.error:
+        assert end.ids == right.ids(prompt, NEW), "nothing was sent yet, and no error was"
     elif victim in ("p0", "d0"):
         assert end is not None
         assert end.error is not None, "its room was on the victim"
