@@ -13,7 +13,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: CUDA when there is one
     dtype: Literal["auto", "fp32", "bf16"] = "auto"  # auto: fp32 on CPU, bf16 on CUDA
     page_size: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16  # tokens per page
-    kv_tokens: Annotated[int, msgspec.Meta(ge=16)] = 16384  # size of the KV pool, in tokens
+    kv_tokens: Annotated[int, msgspec.Meta(ge=0)] = 16384  # of the KV pool; 0: by kv_fraction
+    # Of the memory that is free with the weights in it; instances of one host or device add up.
+    kv_fraction: Annotated[float, msgspec.Meta(gt=0, le=0.95)] = 0.4
     threads: Annotated[int, msgspec.Meta(ge=0)] = 1  # torch threads of a rank; 0: torch's choice
     batch_tokens: Annotated[int, msgspec.Meta(ge=1)] = 512  # prefill: tokens of one forward
     chunk_tokens: Annotated[int, msgspec.Meta(ge=1)] = 512  # prefill: tokens of one room in it

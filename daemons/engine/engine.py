@@ -7,6 +7,7 @@ business.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,15 +21,17 @@ from daemons.engine.batch import Batch, Span, fault, lay_out
 from daemons.engine.config import EngineConfig
 from daemons.engine.device import Place, choose_place, set_threads
 from daemons.engine.grammar import Compiler, Grammars
-from daemons.engine.kv_cache import KvPool, make_pool
+from daemons.engine.kv_cache import KINDS, KvPool, make_pool
 from daemons.engine.logprobs import drawn_logprob, token_logprobs
+from daemons.engine.memory import free_bytes, no_memory, pool_pages
 from daemons.engine.models import Model, load_model
+from daemons.engine.models.spec import Spec
 from daemons.engine.room import RoomState, begin_room, judged_positions, resolved
 from daemons.engine.sampler import Choice, choose
 from daemons.engine.step import Item, Result, Sequence
 from daemons.engine.weights import read_json
 from daemons.protocol.generate import Sampling, TokenOut
-from daemons.protocol.handshake import PAGES_LIMIT, KvRegion
+from daemons.protocol.handshake import KvRegion
 from daemons.protocol.ids import RoomKey
 from daemons.protocol.topology import Fingerprint
 
@@ -66,14 +69,13 @@ class Engine:
 
         Raises:
             OperatorError: no such device, an architecture that is not served, broken weights, a
-                pool or a length that cannot be.
+                pool (with what is free, what is missing and what to set) or length that cannot be.
         """
         set_threads(config.threads)
         place = choose_place(config)
         model, name = load_model(model_dir, place)
         spec = model.spec
-        pages = _pages(config, kv_tokens)
-        pool = make_pool(spec.layers, spec.kv_heads, pages, config.page_size, spec.head_dim, place)
+        pool = _reserved(config, spec, place, kv_tokens)
         return Engine(
             fingerprint=Fingerprint(
                 model=name,
@@ -303,15 +305,19 @@ def _outs(
     return outs
 
 
-def _pages(config: EngineConfig, kv_tokens: int | None) -> int:
+def _reserved(config: EngineConfig, spec: Spec, place: Place, kv_tokens: int | None) -> KvPool:
+    """Return the KV pool; one that is sized by what is free is touched, so that it stays ours."""
     tokens = config.kv_tokens if kv_tokens is None else kv_tokens
-    pages = tokens // config.page_size
-    if not 0 < pages <= PAGES_LIMIT:
-        raise OperatorError(
-            f"a KV pool of {tokens} tokens has {pages} pages of {config.page_size}",
-            f"engine.kv_tokens / engine.page_size must be 1 to {PAGES_LIMIT}",
-        )
-    return pages
+    shape = (spec.layers, KINDS, spec.kv_heads, config.page_size, spec.head_dim)
+    page_bytes = math.prod(shape) * place.dtype.itemsize
+    pages = pool_pages(config, page_bytes=page_bytes, free=free_bytes(place), kv_tokens=tokens)
+    try:
+        pool = make_pool(spec.layers, spec.kv_heads, pages, config.page_size, spec.head_dim, place)
+    except (OSError, torch.OutOfMemoryError) as error:  # more was promised than is given
+        raise no_memory(f"a KV pool of {pages} pages", pages * page_bytes, place) from error
+    if tokens == 0:
+        pool.clear(range(pages))
+    return pool
 
 
 def _max_model_len(config: EngineConfig, positions: int) -> int:

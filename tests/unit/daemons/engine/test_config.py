@@ -15,7 +15,15 @@ def test_defaults_are_valid_settings() -> None:
 
 @pytest.mark.parametrize(
     "setting",
-    [{"page_size": 0}, {"kv_tokens": 1}, {"dtype": "fp8"}, {"device": "tpu"}, {"unknown": 1}],
+    [
+        {"page_size": 0},
+        {"kv_tokens": -1},
+        {"kv_fraction": 1.0},
+        {"kv_fraction": 0.0},
+        {"dtype": "fp8"},
+        {"device": "tpu"},
+        {"unknown": 1},
+    ],
 )
 def test_a_setting_out_of_range_is_refused(setting: dict[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError):

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from daemons.cluster.errors import OperatorError
+from daemons.engine import engine as engine_module
 from daemons.engine.config import EngineConfig
 from daemons.engine.engine import Engine, eos_token_ids
 from daemons.engine.step import Item, Sequence
@@ -265,3 +266,38 @@ def test_what_is_kept_ends_with_its_room_and_needs_as_many_pages(engine: Engine)
     engine.end(talk.key)
     with pytest.raises(KeyError):
         engine.restore(talk.key, (0, 1))
+
+
+def test_a_pool_by_fraction_is_sized_by_what_is_free_and_is_really_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    page_bytes = 2 * 2 * 2 * 16 * 16 * 4  # layers, kinds, heads, tokens, head_dim, fp32
+    monkeypatch.setattr(engine_module, "free_bytes", lambda _: page_bytes * 100)
+    config = EngineConfig(device="cpu", dtype="fp32", kv_tokens=0, kv_fraction=0.5)
+    engine = Engine.load(config, checkpoint("llama"))
+    assert engine.pages == 50
+    address, size = engine.kv_memory()
+    assert size == 50 * page_bytes
+    assert resident_bytes(address) >= size
+
+
+def test_a_pool_larger_than_what_is_free_is_refused_before_it_is_reserved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_module, "free_bytes", lambda _: 1 << 20)
+    with pytest.raises(OperatorError, match="too much") as caught:
+        Engine.load(CONFIG, checkpoint("llama"), kv_tokens=1 << 20)
+    assert "engine.kv_tokens to at most" in caught.value.hint
+
+
+def resident_bytes(address: int) -> int:
+    """Return how much of the mapping that holds an address is in memory."""
+    holds = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first = line.split()[0]
+        if "-" in first and ":" not in first:
+            low, high = (int(end, 16) for end in first.split("-"))
+            holds = low <= address < high
+        elif holds and first == "Rss:":
+            return int(line.split()[1]) << 10
+    raise AssertionError("no mapping holds it")

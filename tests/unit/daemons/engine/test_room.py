@@ -5,8 +5,8 @@ from concurrent.futures import Future
 import pytest
 
 from daemons.engine.grammar import Walk
-from daemons.engine.room import RoomState, begin_room, judged_positions
-from daemons.engine.step import Item, Sequence
+from daemons.engine.room import RoomState, begin_room, judged_positions, resolved
+from daemons.engine.step import NEWEST, Item, Sequence
 from daemons.protocol.generate import Grammar, GrammarKind, Sampling
 from daemons.protocol.ids import RoomKey
 
@@ -90,3 +90,31 @@ def test_a_grammar_is_walked_with_each_token() -> None:
     assert state.walk is not None
     assert state.walk.said == [7, 8]
     assert begin_room(Sequence(KEY, Sampling(), (1,)), 10).walk is None
+
+
+def ahead(start: int) -> Item:
+    return Item(KEY, (NEWEST,), start, (0, 1), samples=True)
+
+
+def test_the_newest_token_is_the_one_that_was_chosen_last() -> None:
+    state = room(Sampling(), output=(7,))
+    assert resolved(state, ahead(4)) == (Item(KEY, (7,), 4, (0, 1), samples=True), "")
+    state.add(8)
+    assert resolved(state, ahead(5))[0].tokens == (8,)
+    assert resolved(state, item(0, 2)) == (item(0, 2), "")
+
+
+@pytest.mark.parametrize("start", [3, 5, 6])
+def test_an_older_or_a_later_token_is_never_taken_for_the_newest(start: int) -> None:
+    assert "no token was chosen" in resolved(room(Sampling(), output=(7,)), ahead(start))[1]
+
+
+def test_a_room_without_a_token_has_no_newest_one() -> None:
+    assert "no token was chosen" in resolved(room(Sampling()), ahead(3))[1]
+
+
+def test_nothing_follows_the_token_that_ends_a_text() -> None:
+    ends = Sampling(eos_token_ids=(7,))
+    assert resolved(room(ends, output=(7,)), ahead(4))[1] == "its text has ended"
+    ignored = Sampling(eos_token_ids=(7,), ignore_eos=True)
+    assert resolved(room(ignored, output=(7,)), ahead(4))[1] == ""

@@ -1,0 +1,120 @@
+"""How much memory is free for a KV pool, and how large the pool is.
+
+On a CPU free is what the kernel could give without swapping (``MemAvailable``), and no more than
+each control group above this process has left; page cache counts as left. On CUDA it is what the
+driver says. It is asked once the weights are loaded.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from daemons.cluster.errors import OperatorError
+from daemons.engine.config import EngineConfig
+from daemons.engine.device import Place
+from daemons.protocol.handshake import PAGES_LIMIT
+
+KIB, GIB = 1 << 10, 1 << 30
+PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+
+
+def free_bytes(place: Place) -> int:
+    """Return how much memory a place has left."""
+    if not place.is_cpu:
+        return int(torch.cuda.mem_get_info(place.device)[0])
+    return min([_available(PROC), *_left(PROC, CGROUPS)])
+
+
+def pool_pages(config: EngineConfig, *, page_bytes: int, free: int, kv_tokens: int) -> int:
+    """Return how many pages a pool has.
+
+    Args:
+        config: its page size, and the share of what is free.
+        page_bytes: of one page, over all layers and heads.
+        free: bytes that are free.
+        kv_tokens: how large the pool is to be, in tokens; 0: as the share says.
+
+    Raises:
+        OperatorError: no page fits, or more are asked for than there is memory for.
+    """
+    room = free // page_bytes
+    if kv_tokens == 0:
+        pages = min(PAGES_LIMIT, int(free * config.kv_fraction) // page_bytes)
+        if pages > 0:
+            return pages
+        raise OperatorError(
+            f"no KV page of {_size(page_bytes)} fits into {config.kv_fraction:g} of"
+            f" {_size(free)} of free memory",
+            "free some memory, or set engine.kv_fraction higher or engine.page_size lower",
+        )
+    pages = kv_tokens // config.page_size
+    if not 0 < pages <= PAGES_LIMIT:
+        raise OperatorError(
+            f"a KV pool of {kv_tokens} tokens has {pages} pages of {config.page_size}",
+            f"engine.kv_tokens / engine.page_size must be 1 to {PAGES_LIMIT}",
+        )
+    if pages > room:
+        raise OperatorError(
+            f"a KV pool of {kv_tokens} tokens takes {_size(pages * page_bytes)}, {_size(free)} are"
+            f" free: {_size(pages * page_bytes - free)} too much",
+            f"set engine.kv_tokens to at most {room * config.page_size}, or to 0 for"
+            f" {config.kv_fraction:g} (engine.kv_fraction) of what is free",
+        )
+    return pages
+
+
+def no_memory(what: str, needed: int, place: Place) -> OperatorError:
+    """Return the error for memory that was not given although it was counted as free."""
+    free = free_bytes(place)
+    return OperatorError(
+        f"{what} takes {_size(needed)}, {_size(free)} are free: {_size(needed - free)} too much",
+        "stop what else uses this device or host, or set engine.kv_tokens lower",
+    )
+
+
+def _available(proc: Path) -> int:
+    for line in (proc / "meminfo").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            return int(rest.split()[0]) * KIB
+    raise OperatorError("/proc/meminfo has no MemAvailable", "set engine.kv_tokens")
+
+
+def _left(proc: Path, cgroups: Path) -> list[int]:
+    """Return what each control group that limits memory has left, by both versions' files."""
+    found = []
+    for line in (proc / "self/cgroup").read_text().splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            root, names = cgroups, ("memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            root = cgroups / "memory"
+        else:
+            continue
+        own = root / path.lstrip("/")
+        for group in (own, *own.parents):
+            found += _left_of(group, *names)
+            if group == root:
+                break
+    return found
+
+
+def _left_of(group: Path, limit_name: str, used_name: str) -> list[int]:
+    try:
+        limit = (group / limit_name).read_text().strip()
+        used = int((group / used_name).read_text())
+        stat = (group / "memory.stat").read_text()
+    except OSError:  # not limited, or not this process's to see
+        return []
+    if limit == "max":
+        return []
+    cache = dict(line.split() for line in stat.splitlines())
+    given_up = int(cache.get("inactive_file", 0))
+    return [max(0, int(limit) - used + given_up)]
+
+
+def _size(count: int) -> str:
+    return f"{count / GIB:.2f} GiB" if count >= GIB // 10 else f"{count / (1 << 20):.1f} MiB"
