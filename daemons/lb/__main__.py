@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import signal
+import ssl
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,18 +17,27 @@ import uvloop
 
 from daemons.cluster.errors import OperatorError
 from daemons.cluster.key import load_key
-from daemons.cluster.load import LB_NAME, ClusterFile, address_of, phone_book_of, read_settings
+from daemons.cluster.load import (
+    LB_NAME,
+    ClusterFile,
+    address_of,
+    load,
+    phone_book_of,
+    read_settings,
+)
 from daemons.lb.app import OPEN_TO_CLIENTS, run_lb
 from daemons.lb.config import LbConfig
 from daemons.lb.fleet import Fleet
 from daemons.lb.gate import Gate
+from daemons.lb.keys import ApiKeys
 from daemons.lb.pairing import pairing_of
 from daemons.lb.policies import POLICIES
+from daemons.lb.reload import api_keys_of, beside, reloaded
 from daemons.lb.rooms import Rooms
 from daemons.lb.service import Service
 from daemons.lb.stories import STEPS
 from daemons.lb.watch import Hearing, Look, Watch, at_listed, through
-from daemons.lb.wire.site import FrontSite
+from daemons.lb.wire.site import FrontSite, Tls
 from daemons.protocol.topology import Registration, Role, State
 from daemons.runtime import log, program, systemd
 from daemons.runtime.epoch import new_epoch
@@ -132,33 +143,79 @@ async def _serve(
     key = load_key(file.cluster)
     service = _service(config, session, meeting)
     service.key = key
+    service.keys = api_keys_of(file, config)
     service.guard = guard(
         key, Role.LB, also_open=OPEN_TO_CLIENTS, metrics_too=file.cluster.guard_metrics
     )
     book = PhoneBook(url_of(*meeting), session, headers=bearer(key, Role.BOOTSTRAP))
     bind = config.bind or address
     held = program.socket_of_unit()
-    site = await run_lb(service, bind, config.port, [] if held is None else [held])
+    tls = tls_of(file, config, config.tls_bind or bind)
+    site = await run_lb(service, bind, config.port, [] if held is None else [held], tls=tls)
     tell_exposure(bind, key)
     running = Running(config, service, site, book, config.advertise or address)
-    beside = running.start(
-        at_listed(config.static_workers, session) if config.static_workers else through(book)
-    )
+    tasks = running.start(lambda: look_of(service.config, book, session)())
+    _listen_for_hangup(file, service, tls)
     service.log.info("daemon.ready", bind=site.host, port=site.port)
     systemd.notify("READY=1")
     try:
         await stop.asked.wait()
         await running.drain(stop)
     finally:
-        for task in beside:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*beside, *service.looking, return_exceptions=True)
+        await asyncio.gather(*tasks, *service.looking, return_exceptions=True)
         with contextlib.suppress(PhoneBookError):
             await book.deregister(LB_NAME, service.epoch)
         await site.close()
         await service.lingering.close()
         service.pool.close()
         service.log.info("daemon.stopped")
+
+
+def look_of(config: LbConfig, book: PhoneBook, session: aiohttp.ClientSession) -> Look:
+    """Return how the fleet is looked at."""
+    if config.static_workers:
+        return at_listed(config.static_workers, session)
+    return through(book)
+
+
+def tls_of(file: ClusterFile, config: LbConfig, host: str) -> Tls | None:
+    """Return how HTTPS is served, None where it is not; raises OperatorError."""
+    if not config.tls_port:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    load_certificate(context, file, config)
+    return Tls(context, host, config.tls_port)
+
+
+def load_certificate(context: ssl.SSLContext, file: ClusterFile, config: LbConfig) -> None:
+    """Let new connections see the certificate that lies there now; raises OperatorError."""
+    try:
+        context.load_cert_chain(
+            beside(file, config.tls_cert_file), beside(file, config.tls_key_file)
+        )
+    except OSError as error:  # ssl.SSLError too
+        raise OperatorError(
+            f"lb: no certificate of {config.tls_cert_file!r} and {config.tls_key_file!r}: {error}",
+            "tls_cert_file and tls_key_file name PEM files beside the cluster file",
+        ) from error
+
+
+def _listen_for_hangup(file: ClusterFile, service: Service, tls: Tls | None) -> None:
+    """On SIGHUP read the cluster file again."""
+
+    def read() -> tuple[LbConfig, ApiKeys | None]:
+        again = load(file.path)
+        config = settings(again)
+        keys = api_keys_of(again, config)
+        if tls is not None:
+            load_certificate(tls.context, file, service.config)
+        return config, keys
+
+    asyncio.get_running_loop().add_signal_handler(
+        signal.SIGHUP, lambda: reloaded(service, read, Random(secrets.randbits(64)))
+    )
 
 
 def _service(config: LbConfig, session: aiohttp.ClientSession, meeting: tuple[str, int]) -> Service:

@@ -6,13 +6,15 @@ import socket
 from collections.abc import Sequence
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from daemons.lb.aside import Aside
+from daemons.lb.cors import cors_middleware
 from daemons.lb.order import CHAT, COMPLETIONS, GENERATE
 from daemons.lb.overview import Overview
 from daemons.lb.service import HEALTH_GENERATE, ORDERS, Service
 from daemons.lb.wire.connection import Doorway
-from daemons.lb.wire.site import FrontSite, run_front
+from daemons.lb.wire.site import FrontSite, Tls, run_front
 from daemons.runtime.door import TurnedAway
 from daemons.runtime.http import STOP_S, Answering, Refusal, make_app
 
@@ -36,6 +38,9 @@ def app_of(service: Service) -> web.Application:
         guard=service.guard.middleware,
     )
     app.add_routes([web.route(method, path, _misspelt) for method, path in ORDERS])
+    app.middlewares.append(_keyed(service))
+    if service.config.cors_origins:
+        app.middlewares.insert(0, cors_middleware(service.config.cors_origins))
     app.middlewares.insert(0, _last)
     for part in (Aside(service), Overview(service)):
         app.add_routes(part.routes())
@@ -58,15 +63,30 @@ async def run_lb(
     port: int,
     sockets: Sequence[socket.socket] = (),
     *,
+    tls: Tls | None = None,
     stop_s: float = STOP_S,
 ) -> FrontSite:
     """Serve clients and operators on one port; raises OSError."""
-    return await run_front(app_of(service), doorway_of(service), host, port, sockets, stop_s=stop_s)
+    return await run_front(
+        app_of(service), doorway_of(service), host, port, sockets, tls=tls, stop_s=stop_s
+    )
 
 
 async def _misspelt(request: web.Request) -> web.StreamResponse:
     """The data path reads paths as they are; this one came in another spelling."""
     raise Refusal(404, f"Not Found: {request.method} {request.raw_path[:200]}")
+
+
+def _keyed(service: Service) -> Middleware:
+    """Return what asks for a client's key where there are keys, on all that clients use."""
+
+    @web.middleware
+    async def keyed(request: web.Request, handler: Answering) -> web.StreamResponse:
+        if request.path in OPEN_TO_CLIENTS and service.keys is not None:
+            service.client_of(request.headers)
+        return await handler(request)
+
+    return keyed
 
 
 @web.middleware

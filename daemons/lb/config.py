@@ -60,4 +60,11 @@ class LbConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_items: Annotated[int, msgspec.Meta(ge=1)] = 256  # prompts of one request
     max_connections: Annotated[int, msgspec.Meta(ge=1)] = 4096  # of clients; more get 503
     max_body_bytes: Annotated[int, msgspec.Meta(ge=1024)] = 32 << 20  # of one request
+    processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1  # that share the port
+    api_keys_file: str = ""  # hashed keys of clients, beside this file; "": anybody may ask
+    cors_origins: tuple[str, ...] = ()  # whose pages browsers let read answers; "*": any
+    tls_port: Annotated[int, msgspec.Meta(ge=0, lt=65536)] = 0  # HTTPS, beside port; 0: none
+    tls_bind: str = ""  # address of it; "": that of port
+    tls_cert_file: str = ""  # PEM, the chain; beside this file
+    tls_key_file: str = ""  # PEM; beside this file
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -13,9 +13,11 @@ import aiohttp
 from daemons.cluster.key import ClusterKey
 from daemons.lb.client import Client, tell
 from daemons.lb.config import LbConfig
+from daemons.lb.cors import cors_headers
 from daemons.lb.dispatch import ClientGone, Lingering
 from daemons.lb.fleet import Fleet, Pick, Worker
 from daemons.lb.gate import Gate
+from daemons.lb.keys import ApiKeys
 from daemons.lb.leg import Leg, LegFailed
 from daemons.lb.metrics import Metrics
 from daemons.lb.open_requests import OpenRequests
@@ -23,6 +25,7 @@ from daemons.lb.order import CHAT, COMPLETIONS, GENERATE, BadOrder, Order, read_
 from daemons.lb.pairing import Pairing
 from daemons.lb.rooms import Rooms
 from daemons.lb.serving import TIMEOUT_HEADER, Asked, Serving
+from daemons.lb.trace import traceparent
 from daemons.lb.wire.call import Call
 from daemons.lb.wire.pool import Pool
 from daemons.protocol.causes import Cause, Failure
@@ -74,6 +77,7 @@ class Service:
     open: OpenRequests = field(default_factory=OpenRequests)
     guard: Guard = field(default_factory=Guard)
     key: ClusterKey | None = None
+    keys: ApiKeys | None = None  # of clients
     serving: Serving = field(init=False)
 
     def __post_init__(self) -> None:
@@ -101,7 +105,12 @@ class Service:
 
     async def serve(self, call: Call) -> None:
         """Answer an order of a client, whatever happens."""
+        if self.config.cors_origins:
+            call.extra |= cors_headers(self.config.cors_origins, call.headers)
+        if (named := call.headers.get("x-request-id")) is not None:
+            call.extra["X-Request-ID"] = named
         try:
+            call.client = self.client_of(call.headers)
             await self._serve(self._order(call), call)
         except Refusal as refusal:
             await self._tell(call, refusal)
@@ -111,6 +120,29 @@ class Service:
             self.log.exception("request.broke", method=call.head.method, path=call.path)
             failure = Failure(Cause.INTERNAL, "http", "", f"{type(error).__name__}: {error}")
             await self._tell(call, Refusal.of(failure))
+
+    def client_of(self, headers: Mapping[str, str]) -> str:
+        """Return who asks, by its key; "" where clients need none.
+
+        Raises:
+            Refusal: 401, it shows no key of a client.
+        """
+        if self.keys is None:
+            return ""
+        client = self.keys.client_of(headers.get("authorization", ""))
+        if client is None:
+            detail = "no API key of this service: send 'Authorization: Bearer KEY'"
+            failure = Failure(Cause.REQUEST_UNAUTHORIZED, "http", "", detail)
+            raise Refusal(401, detail, failure=failure)
+        return client
+
+    def _headers(self, call: Call) -> dict[str, str]:
+        """Return what both legs are told; a key that is for us is for nobody else."""
+        headers = passed_on(call.headers)
+        headers["traceparent"] = traceparent(call.headers)
+        if self.keys is not None:
+            headers.pop("Authorization", None)
+        return headers | self.credentials
 
     async def _tell(self, call: Call, refusal: Refusal) -> None:
         if not call.status:
@@ -128,7 +160,7 @@ class Service:
     async def _serve(self, order: Order, call: Call) -> None:
         asked = Asked(
             order,
-            passed_on(call.headers) | self.credentials,
+            self._headers(call),
             self._total_s(call.headers),
             who=call.client or call.remote,
             session=call.headers.get(SESSION_HEADER.lower(), ""),

@@ -106,6 +106,10 @@ class Serving:
         self.budget = Budget(self.config.retry_share, self.config.retry_reserve)
         config = self.config
         self.limits = Limits(config.client_rooms, config.client_rate, config.client_burst)
+        self.learn_meetings()
+
+    def learn_meetings(self) -> None:
+        """Take the places of meeting from the settings."""
         self.meetings = {
             worker.instance: (worker.address, worker.bootstrap_port)
             for worker in self.config.static_workers

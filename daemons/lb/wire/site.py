@@ -21,6 +21,15 @@ from daemons.runtime.http import DOOR, IDLE_S, STOP_S, UNREAD_S, bound, url_of
 SWEEP_S = 0.5  # how exactly deadlines are held
 
 
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Where HTTPS is spoken beside HTTP, and by which certificate."""
+
+    context: ssl.SSLContext
+    host: str
+    port: int
+
+
 @dataclass(slots=True)
 class FrontSite:
     """What listens."""
@@ -73,7 +82,7 @@ async def run_front(
     port: int,
     sockets: Sequence[socket.socket] = (),
     *,
-    tls: ssl.SSLContext | None = None,
+    tls: Tls | None = None,
     stop_s: float = STOP_S,
 ) -> FrontSite:
     """Serve on ``host`` and ``port`` (0: any free one), or on open sockets.
@@ -100,14 +109,21 @@ async def run_front(
             return TurnedAway()
         return Connection(doorway, loop.time)
 
+    listening, listeners = list(sockets), list[asyncio.Server]()
     try:
-        listening = list(sockets) or [bound(host, port)]
-        listeners = []
-        for one in listening:
+        if not listening:
+            listening.append(bound(host, port))
+        secure = [] if tls is None else [bound(tls.host, tls.port)]
+        for one in (*listening, *secure):
             # connections inherit it; else what a client never reads keeps its connection for ever
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_S * 1000))
-            listeners.append(await loop.create_server(greet, sock=one, backlog=1024, ssl=tls))
+            context = tls.context if tls is not None and one in secure else None
+            listeners.append(await loop.create_server(greet, sock=one, backlog=1024, ssl=context))
     except OSError:
+        for listener in listeners:
+            listener.close()
+        for one in listening:
+            one.close()
         await runner.cleanup()
         raise
     beside = [

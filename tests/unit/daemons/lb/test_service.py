@@ -27,6 +27,7 @@ from .conftest import (
     whole,
 )
 
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 ONE, TWO = {"text": "a"}, {"text": "ab"}
 FINGERPRINT = Fingerprint("m", "fp32", 16, 2, 2, 8)
 
@@ -78,7 +79,7 @@ async def test_headers_that_belong_to_the_request_are_passed_on_and_others_are_n
     lb = await balancer(p0, d0, total_s=30)
     headers = {
         "X-Request-ID": "r1",
-        "traceparent": "00-1-2-01",
+        "traceparent": TRACE,
         "Authorization": "Bearer k",
         "Cookie": "a=b",
     }
@@ -86,7 +87,7 @@ async def test_headers_that_belong_to_the_request_are_passed_on_and_others_are_n
         assert response.status == 200
     for worker in (p0, d0):
         seen = worker.headers[0]
-        assert (seen["X-Request-ID"], seen["traceparent"]) == ("r1", "00-1-2-01")
+        assert (seen["X-Request-ID"], seen["traceparent"]) == ("r1", TRACE)
         assert (seen["Authorization"], seen["X-Request-Timeout"]) == ("Bearer k", "30.000")
         assert "Cookie" not in seen
 
