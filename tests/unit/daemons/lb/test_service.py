@@ -88,7 +88,8 @@ async def test_headers_that_belong_to_the_request_are_passed_on_and_others_are_n
     for worker in (p0, d0):
         seen = worker.headers[0]
         assert (seen["X-Request-ID"], seen["traceparent"]) == ("r1", TRACE)
-        assert (seen["Authorization"], seen["X-Request-Timeout"]) == ("Bearer k", "30.000")
+        assert seen["Authorization"] == "Bearer k"
+        assert 29 < float(seen["X-Request-Timeout"]) <= 30
         assert "Cookie" not in seen
 
 
@@ -102,13 +103,13 @@ async def test_a_request_without_an_id_is_called_after_its_room_by_both_workers(
     assert [worker.headers[0]["X-Request-ID"] for worker in (p0, d0)] == [named, named]
 
 
-@pytest.mark.parametrize(("asked", "told"), [("5", "5.000"), ("9000", "30.000")])
+@pytest.mark.parametrize(("asked", "told"), [("5", 5), ("9000", 30)])
 async def test_a_client_may_shorten_its_time_but_not_lengthen_it(
-    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker, asked: str, told: str
+    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker, asked: str, told: int
 ) -> None:
     lb = await balancer(p0, d0, total_s=30)
     async with lb.post("/generate", {}, headers={"X-Request-Timeout": asked}):
-        assert d0.headers[0]["X-Request-Timeout"] == told
+        assert told - 1 < float(d0.headers[0]["X-Request-Timeout"]) <= told  # it runs already
 
 
 async def test_the_shortest_time_is_passed_on_as_a_time(
