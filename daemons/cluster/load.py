@@ -135,6 +135,14 @@ def address_of(cluster: Cluster, host: str) -> str:
         raise OperatorError(f"no host {host} in the cluster file", f"it has: {names}") from None
 
 
+def place_on_host(cluster: Cluster, worker: str) -> tuple[int, int]:
+    """Return which of its host's workers one is, from 0, and how many there are."""
+    workers = cluster.prefill | cluster.decode
+    host = workers[worker].get("host", DEFAULT_HOST)
+    neighbours = [name for name, own in workers.items() if own.get("host", DEFAULT_HOST) == host]
+    return neighbours.index(worker), len(neighbours)
+
+
 def is_loopback(address: str) -> bool:
     """Say whether an address is reached from this machine only."""
     try:

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+CORES = r"^(auto|\d+(-\d+)?(,\d+(-\d+)?)*)?$"
+
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How one rank runs the model."""
@@ -16,7 +18,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     kv_tokens: Annotated[int, msgspec.Meta(ge=0)] = 16384  # of the KV pool; 0: by kv_fraction
     # Of the memory that is free with the weights in it; instances of one host or device add up.
     kv_fraction: Annotated[float, msgspec.Meta(gt=0, le=0.95)] = 0.4
-    threads: Annotated[int, msgspec.Meta(ge=0)] = 1  # torch threads of a rank; 0: torch's choice
+    threads: Annotated[int, msgspec.Meta(ge=0)] = 1  # of a rank; 0: its share of the host's cores
+    cores: Annotated[str, msgspec.Meta(pattern=CORES)] = ""  # "0-3,8": only there; auto: its share
+    kernels: Literal["auto", "native", "torch"] = "auto"  # auto: native on a CPU, where it is built
     batch_tokens: Annotated[int, msgspec.Meta(ge=1)] = 512  # prefill: tokens of one forward
     chunk_tokens: Annotated[int, msgspec.Meta(ge=1)] = 512  # prefill: tokens of one room in it
     batch_rooms: Annotated[int, msgspec.Meta(ge=1)] = 64  # rooms of one forward

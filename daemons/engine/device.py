@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -50,3 +52,20 @@ def set_threads(threads: int) -> None:
     """Set how many threads torch uses for one operation; 0 leaves torch's own choice."""
     if threads > 0:
         torch.set_num_threads(threads)
+
+
+def bind(cores: Sequence[int]) -> None:
+    """Keep this thread, and those that it will start, on some cores; none: leave them alone.
+
+    Raises:
+        OperatorError: this process may not run there.
+    """
+    if not cores:
+        return
+    try:
+        os.sched_setaffinity(0, cores)
+    except OSError as error:
+        raise OperatorError(
+            f"engine.cores: cannot run on {', '.join(map(str, cores))}: {error.strerror}",
+            f"this process may use {sorted(os.sched_getaffinity(0))}",
+        ) from error

@@ -15,12 +15,13 @@ from pathlib import Path
 import torch
 
 from daemons.cluster.errors import OperatorError
-from daemons.engine.attention import Attend, paged_attention
-from daemons.engine.attention_cuda import varlen_attention, varlen_works
+from daemons.engine.attention import Attend
 from daemons.engine.batch import Batch, Span, fault, lay_out
 from daemons.engine.config import EngineConfig
-from daemons.engine.device import Place, choose_place, set_threads
+from daemons.engine.cores import listed
+from daemons.engine.device import Place, bind, choose_place, set_threads
 from daemons.engine.grammar import Compiler, Grammars
+from daemons.engine.kernels import Attention, choose_attention, native_team
 from daemons.engine.kv_cache import KINDS, KvPool, make_pool
 from daemons.engine.logprobs import drawn_logprob, token_logprobs
 from daemons.engine.memory import free_bytes, no_memory, pool_pages
@@ -57,7 +58,7 @@ class Engine:
     _place: Place
     _model: Model
     _pool: KvPool
-    _uses_varlen: bool
+    _attention: Attention
     _warm_tokens: int
     _grammars: Grammars
     _rooms: dict[RoomKey, RoomState] = field(default_factory=dict)
@@ -71,9 +72,12 @@ class Engine:
             OperatorError: no such device, an architecture that is not served, broken weights, a
                 pool (with what is free, what is missing and what to set) or length that cannot be.
         """
+        cores = listed(config.cores)
+        bind(cores)
         set_threads(config.threads)
         place = choose_place(config)
-        model, name = load_model(model_dir, place)
+        team = native_team(config, place, cores)
+        model, name = load_model(model_dir, place, team)
         spec = model.spec
         pool = _reserved(config, spec, place, kv_tokens)
         return Engine(
@@ -91,7 +95,7 @@ class Engine:
             _place=place,
             _model=model,
             _pool=pool,
-            _uses_varlen=not place.is_cpu and varlen_works(pool, spec.heads),
+            _attention=choose_attention(pool, spec.heads, team),
             _warm_tokens=min(config.chunk_tokens, config.batch_tokens),
             _grammars=Grammars(Compiler(model_dir, spec.vocab_size)),
         )
@@ -225,8 +229,7 @@ class Engine:
         return results
 
     def _attend(self, batch: Batch) -> Attend:
-        attention = varlen_attention if self._uses_varlen else paged_attention
-        return attention(self._pool, batch)
+        return self._attention(self._pool, batch)
 
     def _sample(
         self, hidden: torch.Tensor, batch: Batch, items: Several[Item], states: list[RoomState]

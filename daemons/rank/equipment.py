@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import cast
 
 import zmq
 
 from daemons.cluster.key import load_key
-from daemons.cluster.load import address_of
+from daemons.cluster.load import address_of, place_on_host
 from daemons.cluster.models import model_directory
 from daemons.engine.config import EngineConfig
+from daemons.engine.cores import shared_out
 from daemons.engine.engine import Engine
 from daemons.protocol.generate import RankReady
 from daemons.protocol.ids import PeerId
@@ -120,7 +122,10 @@ def equip(flags: Flags, role: Role, wants: Wants) -> Equipment:
     configure(me.instance, role.value)
     log = logger(rank=me.rank, epoch=me.epoch)
     host = wants.advertise or address_of(cluster, wants.host)
-    engine = Engine.load(wants.engine, model_directory(cluster.model))
+    settings = shared_out(
+        wants.engine, sorted(os.sched_getaffinity(0)), *place_on_host(cluster, me.instance)
+    )
+    engine = Engine.load(settings, model_directory(cluster.model))
     engine.warm_up()
     rows = RowMemory(wants.rows)
     backend, steps, hooks = create(wants.transfer, host), cast(Steps, engine), None

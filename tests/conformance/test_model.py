@@ -53,9 +53,13 @@ def lengths_of(kind: str) -> tuple[int, ...]:
 
 
 @functools.cache
-def engine_of(kind: str, page_size: int, dtype: str = "fp32", copy: int = 0) -> Engine:
+def engine_of(
+    kind: str, page_size: int, dtype: str = "fp32", copy: int = 0, kernels: str = "auto"
+) -> Engine:
     """Return an engine; another ``copy`` has a pool of its own."""
-    config = EngineConfig(device="cpu", dtype=dtype, page_size=page_size, kv_tokens=4096)
+    config = EngineConfig(
+        device="cpu", dtype=dtype, page_size=page_size, kv_tokens=4096, kernels=kernels
+    )
     return Engine.load(config, checkpoint(kind))
 
 
@@ -111,15 +115,16 @@ def expect_reference(kind: str, talks: list[Talk], cell: str) -> None:
     COMPARED[kind][cell] += sum(len(tokens) for tokens in found.values())
 
 
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
 @pytest.mark.parametrize("kind", [*KINDS, *CONFIGS])
-def test_a_room_alone_says_what_transformers_says(kind: str) -> None:
-    engine = engine_of(kind, 16)
+def test_a_room_alone_says_what_transformers_says(kind: str, kernels: str) -> None:
+    engine = engine_of(kind, 16, kernels=kernels)
     talks = talks_of(engine, lengths_of(kind), scattered=False)
     for talk in talks:
         begin(engine, [talk])
         talk_on(engine, [talk], TOKENS, chunk=CHUNK)
         engine.end(talk.key)
-    expect_reference(kind, talks, "alone")
+    expect_reference(kind, talks, "alone" if kernels == "auto" else kernels)
 
 
 @pytest.mark.parametrize("scattered", [False, True], ids=["neighbours", "scattered"])
@@ -297,4 +302,4 @@ def test_every_architecture_was_compared_in_every_cell(
         ways = ("batch", "split")
         wanted = {f"{way}/{size}" for way in ways for other, size in CELLS if other == kind}
         gguf = {"gguf"} if kind in SAYABLE else set()
-        assert set(found) == {"alone", *wanted, *gguf}
+        assert set(found) == {"alone", "torch", *wanted, *gguf}

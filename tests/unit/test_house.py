@@ -204,7 +204,7 @@ def test_numbers_of_decisions_run_without_a_gap() -> None:
 
 ALLOWED_BASES = {
     "Struct", "Protocol", "NamedTuple", "StrEnum", "IntEnum", "TypedDict", "Generic",
-    "Module", "Extension",
+    "Module", "Extension", "Structure",
 }  # fmt: skip
 
 

@@ -27,6 +27,8 @@ from daemons.engine.models import (
 )
 from daemons.engine.models.breadth import BREADTH, INSTALL, borrow
 from daemons.engine.models.spec import DecoderSpec, Spec
+from daemons.engine.native import decoder as native
+from daemons.engine.native.abi import Team
 from daemons.engine.weights import Checkpoint, read_json
 
 
@@ -65,8 +67,10 @@ def read_spec(directory: Path) -> DecoderSpec:
         raise OperatorError(f"{directory / 'config.json'}: {error!r}", "is it complete?") from error
 
 
-def load_model(directory: Path, place: Place) -> tuple[Model, str]:
+def load_model(directory: Path, place: Place, team: Team | None = None) -> tuple[Model, str]:
     """Return a model with its weights, and the hash that names it in a fingerprint.
+
+    With a ``team`` the compiled kernels run it, where they serve it.
 
     Raises:
         OperatorError: as :func:`read_spec`; also for weights that do not fit it.
@@ -77,7 +81,10 @@ def load_model(directory: Path, place: Place) -> tuple[Model, str]:
         borrowed = borrow(directory, name, place)
         return borrowed, checkpoint.digest(repr(borrowed.spec).encode())
     known = read_spec(directory)
-    return decoder.build(known, checkpoint, place), checkpoint.digest(repr(known).encode())
+    digest = checkpoint.digest(repr(known).encode())
+    if team is not None and native.serves(known, place):
+        return native.build(known, checkpoint, place, team), digest
+    return decoder.build(known, checkpoint, place), digest
 
 
 def _reader(config: dict[str, Any], directory: Path) -> Callable[[dict[str, Any]], DecoderSpec]:

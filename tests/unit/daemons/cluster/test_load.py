@@ -14,6 +14,7 @@ from daemons.cluster.load import (
     load,
     phone_book_aliases,
     phone_book_of,
+    place_on_host,
     read_settings,
     role_of,
     settings_of,
@@ -211,3 +212,10 @@ def test_a_name_that_is_no_host_and_port_is_refused(alias: str) -> None:
 )  # fmt: skip
 def test_only_loopback_is_loopback(address: str, loopback: bool) -> None:  # noqa: FBT001
     assert is_loopback(address) is loopback
+
+
+def test_a_worker_knows_its_place_among_those_of_its_host() -> None:
+    cluster = Cluster(
+        name="c", prefill={"p0": {}, "p1": {"host": "n2"}}, decode={"d0": {"host": "local"}}
+    )
+    assert [place_on_host(cluster, name) for name in ("p0", "d0", "p1")] == [(0, 2), (1, 2), (0, 1)]

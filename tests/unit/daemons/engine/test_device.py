@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 from daemons.cluster.errors import OperatorError
 from daemons.engine.config import EngineConfig
-from daemons.engine.device import choose_place, set_threads
+from daemons.engine.device import bind, choose_place, set_threads
 
 
 @pytest.fixture
@@ -59,3 +60,19 @@ def test_threads_are_set_and_zero_leaves_them() -> None:
     assert torch.get_num_threads() == 1
     set_threads(2)
     assert torch.get_num_threads() == 2
+
+
+def test_a_thread_is_kept_on_its_cores_and_none_leave_it_alone() -> None:
+    before = os.sched_getaffinity(0)
+    try:
+        bind(())
+        assert os.sched_getaffinity(0) == before
+        bind((min(before),))
+        assert os.sched_getaffinity(0) == {min(before)}
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def test_a_core_that_is_not_there_is_the_operators_error() -> None:
+    with pytest.raises(OperatorError, match="cannot run on 1000"):
+        bind((1000,))

@@ -1,0 +1,46 @@
+"""Which kernels run a model here: chosen once, when it is loaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from daemons.engine.attention import Attend, paged_attention
+from daemons.engine.attention_cuda import varlen_attention, varlen_works
+from daemons.engine.batch import Batch
+from daemons.engine.config import EngineConfig
+from daemons.engine.device import Place
+from daemons.engine.kv_cache import KvPool
+from daemons.engine.native.abi import Library, Team
+from daemons.engine.native.attention import attention_fits, native_attention
+from daemons.engine.native.build import build, library_path
+
+Attention = Callable[[KvPool, Batch], Attend]
+
+
+def native_team(config: EngineConfig, place: Place, cores: Sequence[int]) -> Team | None:
+    """Return the threads of the compiled kernels; None where torch is to do it.
+
+    ``kernels: native`` builds them when they are not there; ``auto`` takes what is there.
+
+    Raises:
+        OperatorError: they are asked for, and cannot be had.
+    """
+    if config.kernels == "torch" or not place.is_cpu:
+        return None
+    path = library_path()
+    if not path.is_file():
+        if config.kernels == "auto":
+            return None
+        path = build()
+    members = config.threads or len(os.sched_getaffinity(0))
+    return Team(Library(path), members, cores)
+
+
+def choose_attention(pool: KvPool, heads: int, team: Team | None) -> Attention:
+    """Return the fastest attention that serves this pool."""
+    if team is not None and attention_fits(pool, heads):
+        return native_attention(team)
+    if pool.memory.device.type != "cpu" and varlen_works(pool, heads):
+        return varlen_attention
+    return paged_attention

@@ -1,0 +1,299 @@
+// Attention over pages where they lie, for chunks and for single tokens alike.
+//
+// The past is looked at in blocks of 128 positions, counted from position 0. Each block has its own
+// largest score, sum and weighted values, and blocks are merged in order: the same arithmetic
+// whatever the chunk, the batch or the number of threads, so that the result is the same too.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <tuple>
+
+#include "matrix.h"
+#include "team.h"
+#include "vector.h"
+
+namespace pd {
+
+constexpr int BLOCK = 128;      // positions
+constexpr int UNIT_ROWS = 96;   // queries (of all heads of a group) that share a packed block
+constexpr int SPLIT_BLOCKS = 4; // a single token's past is cut into shares of so many blocks
+
+// How the cache of one layer lies: [kind][kv_heads][pages][page_size][head_dim].
+struct Cache {
+    void* base;
+    int64_t pages;
+    int page_size, kv_heads, head_dim;
+
+    template <class T>
+    T* page(int kind, int head, int64_t page) const {
+        int64_t row = ((kind * int64_t(kv_heads) + head) * pages + page) * page_size;
+        return static_cast<T*>(base) + row * head_dim;
+    }
+};
+
+// An item of the batch: `tokens` rows from `first`, at positions from `start`.
+struct Span {
+    int32_t first, tokens, start, pages_at;  // where its page table begins
+};
+
+struct Rule {
+    int window;     // tokens that a query sees, itself included; 0: all before it
+    float scale;
+    float softcap;  // 0: none
+};
+
+// One thread's memory for a packed block and the scores of a tile.
+struct Desk {
+    Memory keys, values, scores, weights, tile, state;
+
+    bool fit(int head_dim) {
+        size_t wide = rounded_up(head_dim, PANEL);
+        return grow(keys, sizeof(float) * BLOCK * wide) &
+               grow(values, sizeof(float) * BLOCK * wide) &
+               grow(scores, sizeof(float) * TALLEST * BLOCK) &
+               grow(weights, sizeof(float) * TALLEST * BLOCK) &
+               grow(tile, sizeof(float) * TALLEST * wide) &
+               grow(state, sizeof(float) * UNIT_ROWS * (wide + 2));
+    }
+};
+
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+// to[c][r] = from[r][c], 16 by 16 words; rows of `from` and `to` lie so many words apart.
+inline void transpose_16(const uint32_t* const* from, size_t at, uint32_t* to, size_t stride) {
+    __m512i r[16], t[16];
+    for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_si512(from[i] + at);
+    for (int i = 0; i < 8; i++) {
+        t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+    }
+    for (int i = 0; i < 4; i++)
+        for (int half = 0; half < 2; half++) {
+            r[4 * i + 2 * half] = _mm512_unpacklo_epi64(t[4 * i + half], t[4 * i + 2 + half]);
+            r[4 * i + 2 * half + 1] = _mm512_unpackhi_epi64(t[4 * i + half], t[4 * i + 2 + half]);
+        }
+    for (int i = 0; i < 4; i++) {
+        t[i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0x88);
+        t[4 + i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0xdd);
+        t[8 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0x88);
+        t[12 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0xdd);
+    }
+    for (int i = 0; i < 8; i++) {
+        _mm512_storeu_si512(to + i * stride, _mm512_shuffle_i32x4(t[i], t[8 + i], 0x88));
+        _mm512_storeu_si512(to + (8 + i) * stride, _mm512_shuffle_i32x4(t[i], t[8 + i], 0xdd));
+    }
+}
+#endif
+
+// Keys as panels of 32 positions over the head's entries; absent positions (nullptr) are zeros.
+template <class T>
+void pack_keys(const T* const* rows, int count, int head_dim, T* to) {
+    int words = head_dim / GROUP<T>, depth = rounded_up(head_dim, GROUP<T>);
+    for (int first = 0; first < count; first += PANEL, to += size_t(depth) * PANEL) {
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+        if (head_dim % (16 * GROUP<T>) == 0) {
+            alignas(64) static const uint32_t zeros[1024] = {};
+            for (int half = 0; half < PANEL; half += 16) {
+                const uint32_t* from[16];
+                for (int i = 0; i < 16; i++) {
+                    const T* row = first + half + i < count ? rows[first + half + i] : nullptr;
+                    from[i] = row ? reinterpret_cast<const uint32_t*>(row) : zeros;
+                }
+                for (int at = 0; at < words; at += 16)
+                    transpose_16(from, at, reinterpret_cast<uint32_t*>(to) + at * PANEL + half,
+                                 PANEL);
+            }
+            continue;
+        }
+#endif
+        for (int column = 0; column < PANEL; column++) {
+            const T* row = first + column < count ? rows[first + column] : nullptr;
+            for (int i = 0; i < depth; i++)
+                to[i / GROUP<T> * GROUP<T> * PANEL + column * GROUP<T> + i % GROUP<T>] =
+                    row && i < head_dim ? row[i] : T{};
+        }
+    }
+}
+
+// Values as panels of 32 of the head's entries over positions; `depth` of them, the rest is zeros.
+template <class T>
+void pack_values(const T* const* rows, int count, int depth, int head_dim, T* to) {
+    for (int first = 0; first < head_dim; first += PANEL, to += size_t(depth) * PANEL) {
+        int width = std::min(PANEL, head_dim - first);
+        for (int at = 0; at < depth; at += GROUP<T>) {
+            T* line = to + size_t(at) * PANEL;
+            const T* one = at < count ? rows[at] : nullptr;
+            if constexpr (GROUP<T> == 1) {
+                if (one && width == PANEL) {
+                    std::memcpy(line, one + first, PANEL * sizeof(T));
+                    continue;
+                }
+                for (int i = 0; i < PANEL; i++) line[i] = one && i < width ? one[first + i] : T{};
+            } else {
+                const T* two = at + 1 < count ? rows[at + 1] : nullptr;
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+                if (width == PANEL) {
+                    __m512i a = one ? _mm512_loadu_si512(one + first) : __m512i{};
+                    __m512i b = two ? _mm512_loadu_si512(two + first) : __m512i{};
+                    __m512i low = _mm512_unpacklo_epi16(a, b), high = _mm512_unpackhi_epi16(a, b);
+                    const __m512i front = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0);
+                    const __m512i back = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
+                    _mm512_storeu_si512(line, _mm512_permutex2var_epi64(low, front, high));
+                    _mm512_storeu_si512(line + PANEL, _mm512_permutex2var_epi64(low, back, high));
+                    continue;
+                }
+#endif
+                for (int i = 0; i < PANEL; i++) {
+                    line[2 * i] = one && i < width ? one[first + i] : T{};
+                    line[2 * i + 1] = two && i < width ? two[first + i] : T{};
+                }
+            }
+        }
+    }
+}
+
+// What one query made of some blocks: largest score, sum of weights, weighted values.
+struct Partial {
+    float *largest, *sum, *values;  // values: [wide]
+};
+
+// A block's partial joins those before it; `largest` of either may be "nothing seen".
+inline void merge(Partial into, float largest, float sum, const float* values, int wide) {
+    if (largest == NOTHING) return;
+    if (*into.largest == NOTHING) {
+        *into.largest = largest;
+        *into.sum = sum;
+        std::memcpy(into.values, values, sizeof(float) * wide);
+        return;
+    }
+    float most = std::max(*into.largest, largest);
+    float old_share = exponential(all(*into.largest - most))[0];
+    float new_share = exponential(all(largest - most))[0];
+    *into.largest = most;
+    *into.sum = *into.sum * old_share + sum * new_share;
+    for (int i = 0; i < wide; i += LANES)
+        store(into.values + i,
+              load(into.values + i) * all(old_share) + load(values + i) * all(new_share));
+}
+
+// Scores of one query over a block become weights; returns the largest score and their sum.
+template <class T>
+std::pair<float, float> weigh(float* scores, int low, int high, int depth, const Rule& rule, T* to) {
+    Floats most = all(NOTHING);
+    bool is_whole = low <= 0 && high >= depth;
+    for (int i = 0; i < depth; i += LANES) {
+        Floats score = load(scores + i) * all(rule.scale);
+        if (rule.softcap > 0)
+            score = hyperbolic_tangent(score / all(rule.softcap)) * all(rule.softcap);
+        if (!is_whole) {
+            Ints at = counted() + i;
+            score = (at >= low) & (at < high) ? score : all(NOTHING);
+        }
+        store(scores + i, score);
+        most = larger(score, most);
+    }
+    float peak = largest(most);
+    if (peak == NOTHING) return {NOTHING, 0.0f};
+    Floats total = Floats{};
+    for (int i = 0; i < depth; i += LANES) {
+        Floats weight = exponential(load(scores + i) - all(peak));
+        total = total + weight;
+        narrowed(to + i, weight);
+    }
+    return {peak, sum(total)};
+}
+
+// Some blocks of a span's past, for queries of one kv head: rows of (token, head of the group).
+template <class T>
+struct Unit {
+    const Cache& cache;
+    const Rule& rule;
+    const int32_t* table;  // pages, by position / page_size
+    const T* query;        // [rows][head_dim], behind each other
+    int head, group;       // query heads of a kv head
+    int position;          // of the first row's token
+    int rows;
+    int first_block, last_block;  // exclusive
+
+    int high_of(int row) const { return position + row / group + 1; }
+    int low_of(int row) const {
+        return rule.window > 0 ? std::max(0, high_of(row) - rule.window) : 0;
+    }
+
+    // state: [rows] partials, empty before.
+    template <class State>
+    void run(Desk& desk, State&& state_of) const {
+        int dim = cache.head_dim, wide = rounded_up(dim, PANEL);
+        int depth = rounded_up(dim, GROUP<T>);
+        const T* keys[BLOCK];
+        const T* values[BLOCK];
+        for (int block = first_block; block < last_block; block++) {
+            int begin = block * BLOCK;
+            int count = std::min(BLOCK, high_of(rows - 1) - begin);
+            for (int i = 0, low = low_of(0) - begin; i < count; i++) {
+                keys[i] = values[i] = nullptr;
+                if (i < low) continue;  // nobody here sees it, its page may be gone
+                int at = begin + i;
+                int64_t page = table[at / cache.page_size];
+                size_t offset = size_t(at % cache.page_size) * dim;
+                keys[i] = cache.template page<T>(0, head, page) + offset;
+                values[i] = cache.template page<T>(1, head, page) + offset;
+            }
+            int whole = rounded_up(count, PANEL);
+            pack_keys<T>(keys, count, dim, desk.keys.as<T>());
+            pack_values<T>(values, count, whole, dim, desk.values.as<T>());
+            run_block(desk, begin, whole, depth, wide, state_of);
+        }
+    }
+
+    template <class State>
+    void run_block(Desk& desk, int begin, int whole, int depth, int wide, State&& state_of) const {
+        float* scores = desk.scores.as<float>();
+        float* outs = desk.tile.as<float>();
+        T* weights = desk.weights.as<T>();
+        int tiles = (rows + TALLEST - 1) / TALLEST;
+        for (int tile = 0, first = 0; tile < tiles; tile++) {
+            int height = (rows - first + tiles - tile - 1) / (tiles - tile);
+            int next = first + height;
+            // What the last row of the tile sees is the most that any of them does.
+            int seen = std::min(whole, rounded_up(high_of(next - 1) - begin, PANEL));
+            if (seen > 0 && low_of(first) < begin + seen) {
+                alignas(64) float out[TALLEST * PANEL];
+                float peaks[TALLEST], sums[TALLEST];
+                const T* x = query + size_t(first) * cache.head_dim;
+                for (int at = 0; at < seen; at += PANEL) {
+                    TILES<T>[height - 1](x, cache.head_dim, desk.keys.as<T>() + size_t(at) * depth,
+                                         depth, out);
+                    for (int row = 0; row < height; row++)
+                        std::memcpy(scores + row * BLOCK + at, out + row * PANEL, sizeof(float) * PANEL);
+                }
+                for (int row = 0; row < height; row++) {
+                    int low = low_of(first + row) - begin, high = high_of(first + row) - begin;
+                    std::tie(peaks[row], sums[row]) = weigh<T>(scores + row * BLOCK, low, high, seen,
+                                                              rule, weights + row * BLOCK);
+                    if (peaks[row] == NOTHING)
+                        std::memset(weights + row * BLOCK, 0, sizeof(T) * seen);
+                }
+                for (int at = 0; at < wide; at += PANEL) {
+                    TILES<T>[height - 1](weights, BLOCK, desk.values.as<T>() + size_t(at) * whole,
+                                         seen, out);
+                    for (int row = 0; row < height; row++)
+                        std::memcpy(outs + row * wide + at, out + row * PANEL, sizeof(float) * PANEL);
+                }
+                for (int row = 0; row < height; row++)
+                    merge(state_of(first + row, block_of(begin)), peaks[row], sums[row],
+                          outs + row * wide, wide);
+            }
+            first = next;
+        }
+    }
+    static int block_of(int begin) { return begin / BLOCK; }
+};
+
+template <class T>
+void put_out(Partial state, T* to, int head_dim) {
+    for (int i = 0; i < head_dim; i++) narrow(state.values[i] / *state.sum, to[i]);
+}
+
+}  // namespace pd

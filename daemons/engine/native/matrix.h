@@ -1,0 +1,217 @@
+// Weights packed for one way of multiplying: a few rows at once with panels of 32 columns.
+//
+// An output is the sum over k in order, one fused multiply-add after the other (for bf16: one pair
+// after the other), whatever the number of rows, threads or chunks. So a row's result never
+// depends on what else is in the batch.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <type_traits>
+#include <utility>
+
+#include "team.h"
+#include "vector.h"
+
+namespace pd {
+
+constexpr int PANEL = 32;                // columns
+constexpr int PARTS = PANEL / LANES;     // vectors of a panel's width
+constexpr int TALLEST = LANES == 16 ? 12 : LANES == 8 ? 3 : 1;  // rows that fit the registers
+
+inline int rounded_up(int x, int to) { return (x + to - 1) / to * to; }
+
+// Zeroed memory in large pages, where the system has them: weights are read from end to end.
+class Memory {
+  public:
+    Memory() = default;
+    explicit Memory(size_t bytes) : bytes_(bytes ? bytes : 1) {
+        void* at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (at == MAP_FAILED) return;
+        madvise(at, bytes_, MADV_HUGEPAGE);
+        at_ = at;
+    }
+    Memory(Memory&& other) noexcept { *this = std::move(other); }
+    Memory& operator=(Memory&& other) noexcept {
+        std::swap(at_, other.at_);
+        std::swap(bytes_, other.bytes_);
+        return *this;
+    }
+    ~Memory() {
+        if (at_) munmap(at_, bytes_);
+    }
+    template <class T>
+    T* as() const { return static_cast<T*>(at_); }
+    bool is_there() const { return at_ != nullptr; }
+    size_t bytes() const { return at_ ? bytes_ : 0; }
+
+  private:
+    void* at_ = nullptr;
+    size_t bytes_ = 0;
+};
+
+// Makes room for so many bytes; what was there before is lost.
+inline bool grow(Memory& memory, size_t bytes) {
+    if (memory.bytes() >= bytes) return true;
+    memory = Memory(bytes + bytes / 2);
+    return memory.is_there();
+}
+
+// How many of k's entries lie together in a panel: fp32 has [k][32], bf16 [k / 2][32][2].
+template <class T>
+constexpr int GROUP = std::is_same_v<T, Bf16> ? 2 : 1;
+
+struct Matrix {
+    int n;       // outputs
+    int k;       // inputs
+    int depth;   // k, filled up with zeros to a whole group
+    int panels;
+    bool gated;  // a panel holds 16 columns of the gate, then the 16 of the up that belong to them
+    Memory weights;
+    Memory bias;  // fp32 [panels * 32] in the panels' order; absent: none
+
+    // Which output stands in a panel's column; -1: filled up.
+    int output_of(int column) const {
+        if (!gated) return column < n ? column : -1;
+        constexpr int HALF = PANEL / 2;
+        int within = column % PANEL, of = column / PANEL * HALF + within % HALF;
+        if (of >= n / 2) return -1;
+        return within < HALF ? of : n / 2 + of;
+    }
+    template <class T>
+    const T* panel(int index) const {
+        return weights.as<T>() + size_t(index) * depth * PANEL;
+    }
+    const float* bias_of(int index) const {
+        return bias.is_there() ? bias.as<float>() + size_t(index) * PANEL : nullptr;
+    }
+};
+
+template <class T>
+Matrix* packed(const T* rows, const T* bias, int n, int k, bool gated) {
+    int outputs = gated ? n / 2 : n;
+    int panels = (outputs + (gated ? PANEL / 2 : PANEL) - 1) / (gated ? PANEL / 2 : PANEL);
+    auto* made = new Matrix{n, k, rounded_up(k, GROUP<T>), panels, gated, {}, {}};
+    made->weights = Memory(size_t(panels) * PANEL * made->depth * sizeof(T));
+    if (bias) made->bias = Memory(size_t(panels) * PANEL * sizeof(float));
+    if (!made->weights.is_there() || (bias && !made->bias.is_there())) {
+        delete made;
+        return nullptr;
+    }
+    for (int column = 0; column < panels * PANEL; column++) {
+        int output = made->output_of(column);
+        if (output < 0) continue;
+        T* to = made->weights.as<T>() + size_t(column / PANEL) * made->depth * PANEL;
+        to += column % PANEL * GROUP<T>;
+        const T* from = rows + size_t(output) * k;
+        for (int i = 0; i < k; i++) to[i / GROUP<T> * GROUP<T> * PANEL + i % GROUP<T>] = from[i];
+        if (bias) made->bias.as<float>()[column] = widen(bias[output]);
+    }
+    return made;
+}
+
+// One row of what was packed, e.g. a token's embedding out of the vocabulary's projection.
+template <class T>
+void unpack_row(const Matrix& matrix, int row, float* to, float scale) {
+    const T* from = matrix.panel<T>(row / PANEL) + row % PANEL * GROUP<T>;
+    for (int i = 0; i < matrix.k; i++)
+        to[i] = widen(from[i / GROUP<T> * GROUP<T> * PANEL + i % GROUP<T>]) * scale;
+}
+
+#if defined(__AVX512BF16__)
+#define PD_HAS_BF16_DOT 1
+#else
+#define PD_HAS_BF16_DOT 0
+#endif
+
+inline void add_product(Floats& to, const float* x, const float* w) { to += all(*x) * load(w); }
+inline void add_product(Floats& to, const Bf16* x, const Bf16* w) {
+    Words pairs;
+    std::memcpy(&pairs, w, sizeof pairs);
+#if PD_HAS_BF16_DOT
+    int32_t both;
+    std::memcpy(&both, x, 4);
+    to = Floats(_mm512_dpbf16_ps(__m512(to), (__m512bh)_mm512_set1_epi32(both), (__m512bh)pairs));
+#else
+    to += all(widen(x[0])) * Floats(pairs << 16);
+    to += all(widen(x[1])) * Floats(pairs & 0xffff0000u);
+#endif
+}
+
+constexpr int AHEAD_BYTES = 2048;  // of the weights, about what memory's latency is worth
+
+// out[M][32] = x[M][depth] * panel; `x` rows lie `stride` apart.
+template <class T, int M>
+void multiply_tile(const T* x, size_t stride, const T* panel, int depth, float* out) {
+    Floats sums[M][PARTS];
+#pragma GCC unroll 16
+    for (int m = 0; m < M; m++)
+#pragma GCC unroll 8
+        for (int part = 0; part < PARTS; part++) sums[m][part] = Floats{};
+    for (int i = 0; i < depth; i += GROUP<T>) {
+        const T* w = panel + size_t(i) * PANEL;
+        __builtin_prefetch(reinterpret_cast<const char*>(w) + AHEAD_BYTES);
+        __builtin_prefetch(reinterpret_cast<const char*>(w) + AHEAD_BYTES + 64);
+#pragma GCC unroll 16
+        for (int m = 0; m < M; m++)
+#pragma GCC unroll 8
+            for (int part = 0; part < PARTS; part++)
+                add_product(sums[m][part], x + m * stride + i, w + part * LANES * GROUP<T>);
+    }
+#pragma GCC unroll 16
+    for (int m = 0; m < M; m++)
+#pragma GCC unroll 8
+        for (int part = 0; part < PARTS; part++)
+            store(out + m * PANEL + part * LANES, sums[m][part]);
+}
+
+template <class T>
+using Tile = void (*)(const T*, size_t, const T*, int, float*);
+
+template <class T, size_t... M>
+constexpr std::array<Tile<T>, sizeof...(M)> tiles_of(std::index_sequence<M...>) {
+    return {multiply_tile<T, int(M) + 1>...};
+}
+template <class T>
+constexpr auto TILES = tiles_of<T>(std::make_index_sequence<TALLEST>{});
+
+// Any number of rows against one panel, in tiles of nearly equal height.
+// `done(first_row, rows, out)` takes each tile's out[rows][32].
+template <class T, class Done>
+void multiply_panel(const T* x, size_t stride, int rows, const T* panel, int depth, Done&& done) {
+    alignas(64) float out[TALLEST * PANEL];
+    int tiles = (rows + TALLEST - 1) / TALLEST;
+    for (int tile = 0, first = 0; tile < tiles; tile++) {
+        int height = (rows - first + tiles - tile - 1) / (tiles - tile);
+        TILES<T>[height - 1](x + first * stride, stride, panel, depth, out);
+        done(first, height, out);
+        first += height;
+    }
+}
+
+constexpr int BLOCK_ROWS = 240;  // of the inputs, small enough for the second cache
+
+// A phase: all rows against all panels, in shares. `done(row, rows, panel, out)`.
+template <class T, class Done>
+void multiply(Team& team, const T* x, size_t stride, int rows, const Matrix& matrix, Done&& done) {
+    int blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    int wanted = team.members() * (blocks > 1 ? 4 : 8);
+    int chunk = std::clamp(matrix.panels / wanted, 1, 16);
+    int chunks = (matrix.panels + chunk - 1) / chunk;
+    for (int share = team.take(); share < chunks * blocks; share = team.take()) {
+        int block = share % blocks, first_panel = share / blocks * chunk;
+        int first = int(int64_t(rows) * block / blocks);
+        int last = int(int64_t(rows) * (block + 1) / blocks);
+        int end = std::min(matrix.panels, first_panel + chunk);
+        for (int panel = first_panel; panel < end; panel++)
+            multiply_panel(x + first * stride, stride, last - first, matrix.panel<T>(panel),
+                           matrix.depth, [&](int row, int height, float* out) {
+                               done(first + row, height, panel, out);
+                           });
+    }
+}
+
+}  // namespace pd

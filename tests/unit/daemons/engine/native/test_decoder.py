@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import msgspec
+import pytest
+import torch
+
+from daemons.engine.attention import paged_attention
+from daemons.engine.batch import lay_out
+from daemons.engine.device import Place
+from daemons.engine.kv_cache import KvPool, make_pool
+from daemons.engine.models import decoder as torchs
+from daemons.engine.models import read_spec
+from daemons.engine.native import decoder as native
+from daemons.engine.native.attention import NativeAttention
+from daemons.engine.native.decoder import NativeDecoder, serves
+from daemons.engine.step import Item
+from daemons.engine.weights import Checkpoint
+from daemons.protocol.ids import RoomKey
+from tests.support.checkpoints import KINDS, VOCABULARY, checkpoint
+from tests.support.native import team
+
+PAGE_SIZE = 16
+TEXT = tuple((7 * index * index + 3) % VOCABULARY for index in range(300))
+CPU = Place(torch.device("cpu"), torch.float32)
+CPU_BF16 = dataclasses.replace(CPU, dtype=torch.bfloat16)
+SERVED = [kind for kind in KINDS if "moe" not in kind]
+
+
+@functools.cache
+def model_of(kind: str, place: Place, members: int) -> NativeDecoder:
+    directory = checkpoint(kind)
+    return native.build(read_spec(directory), Checkpoint(directory, place), place, team(members))
+
+
+def pool_of(model: NativeDecoder, place: Place) -> KvPool:
+    spec = model.spec
+    return make_pool(spec.layers, spec.kv_heads, 64, PAGE_SIZE, spec.head_dim, place)
+
+
+def item(first: int, last: int, room: int = 1) -> Item:
+    pages = range((room - 1) * 20, room * 20)
+    return Item(RoomKey(room, 1), TEXT[first:last], first, tuple(pages), samples=True)
+
+
+def run(
+    kind: str, forwards: list[list[Item]], place: Place = CPU, members: int = 1
+) -> list[torch.Tensor]:
+    """Return what each forward of one pool leaves, fp32 [tokens, hidden]."""
+    model = model_of(kind, place, members)
+    pool = pool_of(model, place)
+    left = []
+    with torch.inference_mode():
+        for items in forwards:
+            batch = lay_out(items, PAGE_SIZE, place.device)
+            left.append(model.hidden(batch, NativeAttention(team(members), pool, batch)))
+    return left
+
+
+@pytest.mark.parametrize("place", [CPU, CPU_BF16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("kind", SERVED)
+def test_it_computes_what_torch_computes(kind: str, place: Place) -> None:
+    directory = checkpoint(kind)
+    reference = torchs.build(read_spec(directory), Checkpoint(directory, place), place)
+    model = model_of(kind, place, 2)
+    pool = pool_of(model, place)
+    forwards = [[item(0, 200)], [item(200, 290), item(0, 33, 2)], [item(290, 291), item(33, 34, 2)]]
+    with torch.inference_mode():
+        for items, found in zip(forwards, run(kind, forwards, place, 2), strict=True):
+            batch = lay_out(items, PAGE_SIZE, place.device)
+            wanted = reference.hidden(batch, paged_attention(pool, batch))
+            limit = 5e-6 if place is CPU else 6e-2  # of the largest
+            assert (found - wanted).abs().max() <= limit * wanted.abs().max()
+            logits = reference.logits(wanted)
+            assert (model.logits(found) - logits).abs().max() <= limit * logits.abs().max()
+
+
+@pytest.mark.parametrize("place", [CPU, CPU_BF16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma3"])
+def test_a_rows_result_is_the_same_to_the_bit_in_any_chunk_batch_or_team(
+    kind: str, place: Place
+) -> None:
+    whole = run(kind, [[item(0, 290)]], place)[0]
+    others = [item(0, 64, 3)]
+    chunks = [[item(0, 77)], [item(77, 78), *others], [*others, item(78, 250)]]
+    steps = [[item(at, at + 1), item(0, 5, 2)] for at in range(250, 290)]
+    for members in (1, 2):
+        left = run(kind, [*chunks, *steps], place, members)
+        rows = [left[0], left[1][:1], left[2][64:], *(step[:1] for step in left[3:])]
+        assert torch.equal(torch.cat(rows), whole)
+
+
+def test_logits_of_a_row_do_not_depend_on_its_neighbours() -> None:
+    model = model_of("llama", CPU, 2)
+    rows = torch.randn(
+        17, model.decoder_spec.hidden_size, generator=torch.Generator().manual_seed(1)
+    )
+    together = model.logits(rows)
+    assert torch.equal(together, torch.cat([model.logits(row.unsqueeze(0)) for row in rows]))
+
+
+def test_a_model_without_its_own_head_reads_embeddings_out_of_the_head() -> None:
+    tied = model_of("llama-tied", CPU, 1)
+    assert tied._model.embedding is None
+    assert model_of("llama", CPU, 1)._model.embedding is not None
+
+
+def test_what_the_kernels_do_not_know_is_left_to_torch() -> None:
+    assert serves(read_spec(checkpoint("llama")), CPU)
+    assert not serves(read_spec(checkpoint("qwen3-moe")), CPU)
+    assert not serves(read_spec(checkpoint("llama")), Place(torch.device("cuda"), torch.bfloat16))
+    odd = msgspec.structs.replace(read_spec(checkpoint("llama")), intermediate_size=97)
+    assert not serves(odd, CPU)
