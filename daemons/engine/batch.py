@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 
@@ -49,15 +48,17 @@ def lay_out(items: Sequence[Item], page_size: int, device: torch.device) -> Batc
     slots: list[int] = []
     spans: list[Span] = []
     for item in items:
-        end = item.start + len(item.tokens)
+        start, tokens = item.start, len(item.tokens)
+        end = start + tokens
         pages = item.pages[: -(-end // page_size)]
-        contiguous = all(after == before + 1 for before, after in pairwise(pages))
-        spans.append(Span(len(ids), len(item.tokens), item.start, pages, contiguous))
+        spans.append(Span(len(ids), tokens, start, pages, _is_run(pages)))
         ids.extend(item.tokens)
-        positions.extend(range(item.start, end))
-        slots.extend(
-            pages[p // page_size] * page_size + p % page_size for p in range(item.start, end)
-        )
+        if tokens == 1:
+            positions.append(start)
+            slots.append(pages[start // page_size] * page_size + start % page_size)
+            continue
+        positions.extend(range(start, end))
+        slots.extend(pages[p // page_size] * page_size + p % page_size for p in range(start, end))
     return Batch(
         torch.tensor(ids, device=device),
         torch.tensor(positions, device=device),
@@ -66,8 +67,25 @@ def lay_out(items: Sequence[Item], page_size: int, device: torch.device) -> Batc
     )
 
 
-def fault(item: Item, *, vocab_size: int, max_model_len: int, pages: int, page_size: int) -> str:
-    """Return what is wrong with an item, "" when nothing is."""
+def _is_run(pages: tuple[int, ...]) -> bool:
+    first, last = pages[0], pages[-1]
+    return last - first == len(pages) - 1 and pages == tuple(range(first, last + 1))
+
+
+def fault(
+    item: Item,
+    *,
+    vocab_size: int,
+    max_model_len: int,
+    pages: int,
+    page_size: int,
+    known: tuple[int, ...] = (),
+) -> str:
+    """Return what is wrong with an item, "" when nothing is.
+
+    ``known`` is a page table that was found right before: the same one is not read again, so that
+    a step of a long text costs no more than one of a short text.
+    """
     end = item.start + len(item.tokens)
     if not item.tokens:
         return "an item without tokens"
@@ -75,11 +93,11 @@ def fault(item: Item, *, vocab_size: int, max_model_len: int, pages: int, page_s
         return f"start {item.start} is negative"
     if end > max_model_len:
         return f"{end} tokens, the model's limit is {max_model_len}"
-    if min(item.tokens) < 0 or max(item.tokens) >= vocab_size:
+    if not 0 <= min(item.tokens) <= max(item.tokens) < vocab_size:
         return f"a token id outside 0..{vocab_size - 1}"
     needed = -(-end // page_size)
     if len(item.pages) < needed:
         return f"{len(item.pages)} pages for {end} tokens, {needed} are needed"
-    if min(item.pages) < 0 or max(item.pages) >= pages:
+    if item.pages is not known and not 0 <= min(item.pages) <= max(item.pages) < pages:
         return f"a page outside 0..{pages - 1}"
     return ""

@@ -183,29 +183,34 @@ class Engine:
         known, errors = [], []
         taken: set[RoomKey] = set()
         for given in items:
-            item, unknown = given, ""
-            if given.key in self._rooms:
-                item, unknown = resolved(self._rooms[given.key], given)
-            error = unknown or fault(
-                item,
-                vocab_size=self.vocab_size,
-                max_model_len=self.max_model_len,
-                pages=self.pages,
-                page_size=self.page_size,
-            )
-            if item.key not in self._rooms:
-                error = f"room {item.key} has not begun"
-            elif item.key in taken:
-                error = f"room {item.key} is twice in the batch"
-            error = error or self._rooms[item.key].fault or self._gap(item)
-            taken.add(item.key)
+            item, state = given, self._rooms.get(given.key)
+            if state is None:
+                error = f"room {given.key} has not begun"
+            elif given.key in taken:
+                error = f"room {given.key} is twice in the batch"
+            else:
+                item, error = resolved(state, given)
+                error = error or self._fault(item, state)
+            taken.add(given.key)
             known.append(item)
             errors.append(error)
         return known, errors
 
-    def _gap(self, item: Item) -> str:
+    def _fault(self, item: Item, state: RoomState) -> str:
+        error = fault(
+            item,
+            vocab_size=self.vocab_size,
+            max_model_len=self.max_model_len,
+            pages=self.pages,
+            page_size=self.page_size,
+            known=state.table,
+        )
+        if not error:
+            state.table = item.pages
+        return error or state.fault or self._gap(item, state)
+
+    def _gap(self, item: Item, state: RoomState) -> str:
         """Say so when a wanted log-probability has no token before it that was run here."""
-        state = self._rooms[item.key]
         judged = judged_positions(state, item)
         if not judged or judged[0] != item.start or item.start == 0:
             return ""

@@ -26,6 +26,7 @@ class RoomState:
         last_position: position of ``last_hidden``.
         fault: why the room can never run; told with each of its items.
         ends: tokens that end the text.
+        table: the page table that was checked last.
     """
 
     asked: Sequence
@@ -38,6 +39,7 @@ class RoomState:
     last_position: int = -1
     fault: str = ""
     ends: frozenset[int] = frozenset()
+    table: tuple[int, ...] = ()
 
     def add(self, token: int) -> None:
         """Take note of a token that was chosen."""

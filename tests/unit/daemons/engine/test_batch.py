@@ -52,3 +52,11 @@ def test_a_fault_says_what_is_wrong(bad: Item, reason: str) -> None:
 def test_an_item_at_every_limit_has_no_fault() -> None:
     good = Item(KEY, (99, 0), 30, tuple(range(8, 16)), True)
     assert fault(good, vocab_size=100, max_model_len=32, pages=16, page_size=4) == ""
+
+
+def test_pages_that_were_found_right_are_not_read_again_but_others_are() -> None:
+    found = (99, 98)  # as if these had been checked
+    limits = {"vocab_size": 100, "max_model_len": 32, "pages": 16, "page_size": 4}
+    assert fault(Item(KEY, (1,), 4, found, True), known=found, **limits) == ""
+    assert "page outside" in fault(Item(KEY, (1,), 4, (99, 98, 0), True), known=found, **limits)
+    assert "3 are needed" in fault(Item(KEY, (1,), 8, found, True), known=found, **limits)

@@ -13,7 +13,7 @@ from daemons.cluster.errors import OperatorError
 from daemons.engine import engine as engine_module
 from daemons.engine.config import EngineConfig
 from daemons.engine.engine import Engine, eos_token_ids
-from daemons.engine.step import Item, Sequence
+from daemons.engine.step import NEWEST, Item, Sequence
 from daemons.protocol.generate import Sampling
 from daemons.protocol.ids import RoomKey
 from tests.support.checkpoints import EOS, POSITIONS, VOCABULARY, checkpoint, write_checkpoint
@@ -301,3 +301,30 @@ def resident_bytes(address: int) -> int:
         elif holds and first == "Rss:":
             return int(line.split()[1]) << 10
     raise AssertionError("no mapping holds it")
+
+
+def test_steps_made_before_their_token_was_known_say_the_same(engine: Engine) -> None:
+    sampling = Sampling(temperature=1.0, seed=5, max_tokens=64, repetition_penalty=1.2)
+    known, ahead = (Talk(RoomKey(n, 1), PROMPT, (n, n + 8), sampling) for n in (1, 2))
+    begin(engine, [known, ahead])
+    talk_on(engine, [known], 20)
+    talk_on(engine, [ahead], 1)
+    queued = [
+        Item(ahead.key, (NEWEST,), start, ahead.pages, samples=True)
+        for start in range(len(PROMPT), len(PROMPT) + 19)
+    ]
+    for item in queued:
+        (result,) = engine.forward([item])
+        ahead.take(item, result)
+    assert ahead.tokens == known.tokens
+
+
+def test_a_step_whose_token_was_never_chosen_is_an_error_of_its_room_alone(engine: Engine) -> None:
+    talk, other = Talk(KEY, PROMPT, (1,)), Talk(OTHER, PROMPT, (2,))
+    begin(engine, [talk, other])
+    talk_on(engine, [talk, other], 1)
+    missing = Item(KEY, (NEWEST,), len(PROMPT) + 1, (1,), samples=True)
+    next_item = Item(OTHER, (NEWEST,), len(PROMPT), (2,), samples=True)
+    broken, well = engine.forward([missing, next_item])
+    assert "no token was chosen for position 5" in broken.error
+    assert well.token is not None
