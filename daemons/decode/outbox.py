@@ -105,5 +105,6 @@ class Outbox:
                 output_tokens=len(request.output),
                 received_bytes=request.sent_bytes,
                 took_s=round(now - request.submitted_s, 6),
+                **request.submit.names,
             )
         )

@@ -219,6 +219,7 @@ class Scheduler:
         request = Request(submit, key, self._now, self._now, need, turn=turn, local=local)
         tale = self.recorder.enter(key, "prealloc", "request came", self._now, peer=request.prefill)
         tale.prompt_tokens = len(submit.prompt)
+        tale.facts.update(submit.names)
         put_in_turn(self.prealloc.rooms, key, request)
 
     def _refusal(self, submit: Submit, tokens: int, need: int) -> Failure | None:

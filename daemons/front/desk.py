@@ -10,6 +10,7 @@ from aiohttp import web
 
 from daemons.front.config import FrontConfig
 from daemons.front.events import ClientGone, EventStream
+from daemons.front.grammars import Grammars
 from daemons.front.life import Life
 from daemons.front.lookups import only_prefill
 from daemons.front.metrics import Meter
@@ -51,6 +52,10 @@ class Desk:
     meter: Meter
     started_s: float = 0.0  # monotonic clock
     ready: list[RankReady] = field(default_factory=list)
+    grammars: Grammars = field(init=False)  # verdicts on those of clients
+
+    def __post_init__(self) -> None:
+        self.grammars = Grammars(str(self.card.directory), self.card.vocabulary)
 
     @property
     def limit(self) -> int:

@@ -18,7 +18,15 @@ from daemons.front.orders import Request, order
 from daemons.front.output import Order, Piece
 from daemons.front.rooms import Call
 from daemons.front.sampling import LogprobWishes, samples_of
-from daemons.front.validate import PRIORITY_HEADER, each, places, request_ids, timeout_s
+from daemons.front.tracing import RID, trace_id
+from daemons.front.validate import (
+    PRIORITY_HEADER,
+    each,
+    places,
+    request_id,
+    request_ids,
+    timeout_s,
+)
 from daemons.protocol.api.generate_body import GenerateBody
 from daemons.protocol.api.pair import PairBody
 from daemons.protocol.api.sampling_params import Wishes
@@ -99,7 +107,11 @@ class GenerateApi:
             raise invalid("sampling_params: n is one number for all prompts")
         urgency = request.headers.get(PRIORITY_HEADER)
         found = places(pair, count, self._desk.config, urgency, samples=samples)
-        rids = request_ids(request, body.rid, count, samples)
+        rid = None if isinstance(body.rid, list) else body.rid
+        request[RID] = name = request_id(request, rid)
+        given_rids = body.rid if isinstance(body.rid, list) else name
+        rids = request_ids(request, given_rids, count, samples)
+        trace = trace_id(request)
         logprobs = _logprob_wishes(body, count)
         prompts = [await self._prompt(prompt) for prompt in given]
         parts = zip(prompts, wishes, logprobs, strict=True)
@@ -107,7 +119,7 @@ class GenerateApi:
         orders = [
             await order(
                 self._desk,
-                Request(place, prompt, wish, wanted, rid, sample),
+                Request(place, prompt, wish, wanted, rid, sample, trace=trace),
                 DEFAULT_MAX_TOKENS,
             )
             for place, rid, (prompt, wish, wanted, sample) in zip(

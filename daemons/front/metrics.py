@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections import Counter as TallyOf
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
+    HistogramMetricFamily,
     InfoMetricFamily,
     Metric,
 )
 
-from daemons.protocol.story import WorkerStatus
+from daemons.protocol.story import STAGE_BUCKETS_S, WorkerStatus
 
 TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 ITL_BUCKETS_S = (0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5, 5)
@@ -103,7 +105,19 @@ def families(status: WorkerStatus) -> Iterator[Metric]:
     yield _by("pd_credits", "What another room may count on, and who waits", "of", status.credits)
     yield GaugeMetricFamily("pd_pool_pages", "Pages of the pool", value=status.pages_total)
     yield GaugeMetricFamily("pd_up_seconds", "Time since start", value=status.up_s)
+    yield _stage_times(status)
     yield from _counters(status.counters)
+
+
+def _stage_times(status: WorkerStatus) -> Metric:
+    family = HistogramMetricFamily(
+        "pd_stage_seconds", "Time of rooms in a stage, its queue included", labels=["role", "stage"]
+    )
+    limits = [*(str(limit) for limit in STAGE_BUCKETS_S), "+Inf"]
+    for stage, times in status.stage_times.items():
+        buckets = list(zip(limits, accumulate(times.counts), strict=True))
+        family.add_metric([status.role, stage], buckets, times.sum_s)
+    return family
 
 
 def _counters(values: dict[str, float]) -> Iterator[Metric]:

@@ -31,6 +31,7 @@ from daemons.front.openai_bodies import (
 )
 from daemons.front.orders import Request, order
 from daemons.front.sampling import LogprobWishes, samples_of
+from daemons.front.tracing import RID, trace_id
 from daemons.front.validate import (
     PRIORITY_HEADER,
     created_s,
@@ -149,9 +150,9 @@ class OpenAiApi:
         patience_s = timeout_s(request, config)
         urgency = request.headers.get(PRIORITY_HEADER)
         found = places(ask.pair, prompts, config, urgency, samples=samples)
-        given = ask.shared.rid
-        rids = request_ids(request, given, prompts, samples)
-        name = request_id(request, given if isinstance(given, str) else None)
+        given, trace = ask.shared.rid, trace_id(request)
+        request[RID] = name = request_id(request, None if isinstance(given, list) else given)
+        rids = request_ids(request, given if isinstance(given, list) else name, prompts, samples)
         orders = [
             await order(
                 desk,
@@ -163,6 +164,7 @@ class OpenAiApi:
                     rid,
                     sample=n % samples,
                     prompt_only=ask.prompt_only,
+                    trace=trace,
                 ),
                 ask.default_max_tokens,
             )

@@ -24,13 +24,15 @@ class Request:
     rid: str
     sample: int = 0  # of the prompt's samples
     prompt_only: bool = False  # no text is wanted, only what the prompt's tokens say
+    trace: str = ""  # id of the client's trace
 
 
 async def order(desk: Desk, request: Request, default_max_tokens: int) -> Order:
     """Return the order, every limit checked.
 
     Raises:
-        Refusal: 400 with what is wrong; 503 when nobody knows who serves the prompt.
+        Refusal: 400 with what is wrong; 503 when nobody knows who serves the prompt, or grammars
+            cannot be checked.
     """
     prompt, wishes = request.prompt, request.wishes
     told = sampling(
@@ -43,6 +45,8 @@ async def order(desk: Desk, request: Request, default_max_tokens: int) -> Order:
         card=desk.card,
         sample=request.sample,
     )
+    if told.grammar is not None:
+        await desk.grammars.check(told.grammar)
     start = request.logprobs.prompt_start
     if start >= len(prompt):
         raise invalid(f"logprob_start_len: {start}, the prompt has {len(prompt)} tokens")
@@ -58,5 +62,6 @@ async def order(desk: Desk, request: Request, default_max_tokens: int) -> Order:
         skip_special_tokens=wishes.skip_special_tokens is not False,
         keep_stop=wishes.no_stop_trim is True,
         prompt_only=request.prompt_only,
+        trace=request.trace,
         hands_over=desk.config.role is Role.PREFILL,
     )

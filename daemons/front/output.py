@@ -31,6 +31,7 @@ class Order:
     cache_salt: str = ""
     keep_stop: bool = False  # leave what ended the text in the text
     prompt_only: bool = False  # no text is wanted: the one token that there must be is not told
+    trace: str = ""  # id of the client's trace
     hands_over: bool = False  # decode goes on with the text after its first token
 
     def submit(self, timeout_s: float) -> Submit:
@@ -46,6 +47,7 @@ class Order:
             self.rid,
             self.priority,
             self.cache_salt,
+            self.trace,
         )
 
 

@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack
 import aiohttp
 import structlog
 
-from daemons.front import model_card
+from daemons.front import model_card, tracing
 from daemons.front.chaos_api import ChaosApi
 from daemons.front.config import FrontConfig
 from daemons.front.control_api import ControlApi
@@ -31,7 +31,7 @@ from daemons.front.pulse import Pulse
 from daemons.front.ranks import Ranks
 from daemons.front.rooms import OpenRooms
 from daemons.protocol.topology import Role
-from daemons.runtime import log
+from daemons.runtime import log, openapi
 from daemons.runtime.guard import bearer, guard, tell_exposure
 from daemons.runtime.http import make_app, run_site
 from daemons.runtime.log import logger
@@ -82,9 +82,14 @@ async def _built(config: FrontConfig, stack: AsyncExitStack) -> Course:
     stack.push_async_callback(look_ups.close)
     ranks.listen(lambda outputs: rooms.deliver(outputs.items), look_ups.ask)
     desk = Desk(config, card, Life(config.instance), ranks, book, rooms, meter, time.monotonic())
+    stack.push_async_callback(desk.grammars.close)
     pulse = Pulse(desk)
     door = guard(config.key, config.role, metrics_too=config.guard_metrics)
     app = make_app(body_bytes_limit=config.max_body_bytes, guard=door.middleware)
+    tracing.add_to(app)
+    openapi.add_to(
+        app, openapi.document(config.instance, config.version, openapi.with_rooms(openapi.CLIENTS))
+    )
     for api in (GenerateApi(desk), OpenAiApi(desk), ControlApi(desk, pulse)):
         api.add_to(app)
     chaos.add_to(app, desk)

@@ -98,6 +98,7 @@ class Outbox:
                 prompt_tokens=len(request.prompt),
                 sent_bytes=request.sent_bytes,
                 took_s=round(now - request.submitted_s, 6),
+                **request.submit.names,
             )
         )
 

@@ -195,6 +195,7 @@ class Scheduler:
             return
         tale = self.recorder.enter(key, "bootstrap", "request came", self._now)
         tale.prompt_tokens = len(submit.prompt)
+        tale.facts.update(submit.names)
         turn = turn_of(self._now, submit.priority, self.config.ageing_s)
         request = Request(submit, key, self._now, self._now, turn=turn)
         self.bootstrap.rooms[key] = request

@@ -122,6 +122,13 @@ class Submit(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     rid: str = ""
     priority: Priority = 0  # higher ones go first; waiting makes up for it
     cache_salt: Salt = ""  # cached pages are found by requests of the same salt only
+    trace: str = ""  # id of the client's W3C trace
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What the client calls this request, for stories and closing lines."""
+        given = {"rid": self.rid, "trace": self.trace}
+        return {name: value for name, value in given.items() if value}
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import msgspec
 
 from daemons.protocol.causes import Failure
@@ -52,6 +54,22 @@ class RoomRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     failure: Failure | None = None
 
 
+STAGE_BUCKETS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+
+
+class StageTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long rooms were in one stage that they have left, since the start."""
+
+    counts: tuple[int, ...] = (0,) * (len(STAGE_BUCKETS_S) + 1)  # by bucket; the last has no end
+    sum_s: float = 0.0
+
+    def with_one(self, took_s: float) -> StageTimes:
+        """Return the same with one room more."""
+        at = bisect_left(STAGE_BUCKETS_S, took_s)
+        counts = (*self.counts[:at], self.counts[at] + 1, *self.counts[at + 1 :])
+        return StageTimes(counts, self.sum_s + took_s)
+
+
 class WorkerStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body of a worker's ``GET /status``; also what metrics are made from."""
 
@@ -74,4 +92,5 @@ class WorkerStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wire_bytes_per_s: float | None = None
     config_hash: str = ""
     credits: dict[str, int] = {}  # what another room may count on: tokens, rows, places; queue
+    stage_times: dict[str, StageTimes] = {}  # by stage
     chaos: tuple[str, ...] = ()  # faults that are armed on purpose, in words

@@ -95,4 +95,5 @@ class Report:
             wire_bytes_per_s=rate,
             config_hash=equipment.config_hash,
             credits=core.credits,
+            stage_times=dict(core.recorder.times),
         )

@@ -1,8 +1,9 @@
 """HTTP that the daemons share: the shape of an error, JSON in and out, and a site.
 
-Every error that leaves a daemon has one shape, ``{"error": {message, type, code, room, attempt,
-stage, peer, cause, retry}}``; ``code`` is the HTTP status, so that it is there too when the error
-comes as an event of a stream. A body is read only up to the application's limit.
+Every error that leaves a daemon has one shape, ``{"error": {message, type, param, code, room,
+attempt, stage, peer, cause, retry}}``; ``param`` is the field that is wrong, where one is, and
+``code`` is the HTTP status, so that it is there too when the error comes as an event of a stream.
+A body is read only up to the application's limit.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import math
+import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -33,6 +35,13 @@ IDLE_S = 75.0  # a connection between two requests
 BODY_S = 60.0  # a request's body is here within
 DOOR = web.AppKey("door", Door)
 UNREAD_S = 120.0  # a client that reads nothing, or is gone without a word, is cut after so long
+
+_PARAM = re.compile(
+    r"body: .*missing required field `(\w+)`"
+    r"|body: .*at `\$\.([^`]+)`"
+    r"|Unknown parameter: '([^']+)'"
+    r"|(?!body:)([A-Za-z_][\w.\[\]]*): "
+)
 
 T = TypeVar("T")
 Answering = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -88,6 +97,7 @@ class Refusal(Exception):
             "error": {
                 "message": message,
                 "type": "invalid_request_error" if self.status < 500 else "server_error",
+                "param": param_of(self.message) if self.status == 400 else None,
                 "code": self.status,
                 "room": self.room,
                 "attempt": self.attempt,
@@ -112,6 +122,12 @@ class Refusal(Exception):
 def invalid(message: str, *, stage: str = "intake") -> Refusal:
     """Return the 400 that tells a client what is wrong with its request."""
     return Refusal(400, message, failure=Failure(Cause.REQUEST_INVALID, stage, "", message))
+
+
+def param_of(message: str) -> str | None:
+    """Return the field that a refusal is about: messages name it first, msgspec's at their end."""
+    found = _PARAM.match(message)
+    return next((one for one in found.groups() if one), None) if found else None
 
 
 def json_response(

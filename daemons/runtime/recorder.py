@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from daemons.protocol.causes import Failure
 from daemons.protocol.ids import RoomKey
-from daemons.protocol.story import Line, RoomRow, Story
+from daemons.protocol.story import Line, RoomRow, StageTimes, Story
 
 LINES_LIMIT = 400  # per room; long stories keep their beginning and drop later notes
 
@@ -54,6 +54,7 @@ class Recorder:
         self._role = role
         self._steps = steps
         self._limits = {False: keep, True: keep_failed}
+        self.times: dict[str, StageTimes] = {}  # of the stages that rooms have left
         self._open: dict[RoomKey, Tale] = {}
         self._ended: dict[bool, OrderedDict[RoomKey, Tale]] = {
             False: OrderedDict(),
@@ -86,6 +87,9 @@ class Recorder:
             self._open[key] = tale
         tale.peer = peer or tale.peer
         tale.lines.append(Line(at_s, left, stage, because, tokens, sent_bytes, peer))
+        if left and left != stage:
+            times = self.times.get(left, StageTimes())
+            self.times[left] = times.with_one(max(0.0, at_s - tale.entered_s))
         tale.stage, tale.entered_s = stage, at_s
         return tale
 

@@ -15,7 +15,7 @@ import msgspec
 import zmq.asyncio
 from aiohttp import web
 
-from daemons.front import model_card
+from daemons.front import model_card, tracing
 from daemons.front.config import FrontConfig
 from daemons.front.control_api import ControlApi
 from daemons.front.desk import Desk
@@ -148,6 +148,7 @@ async def front_bench(
             desk.life.enter(State.READY, "")
         pulse = Pulse(desk)
         app = make_app(body_bytes_limit=config.max_body_bytes)
+        tracing.add_to(app)
         for api in (GenerateApi(desk), OpenAiApi(desk), ControlApi(desk, pulse)):
             api.add_to(app)
         site = await run_site(app, "127.0.0.1", 0, stop_s=0.5)
@@ -159,6 +160,7 @@ async def front_bench(
         finally:
             await site.close()
             await look_ups.close()
+            await desk.grammars.close()
             rank.close()
             context.term()
             await ranks.close()

@@ -65,7 +65,6 @@ class SharedBody(msgspec.Struct, frozen=True):
     custom_params: Any = None
     data_parallel_rank: Any = None
     extra_key: Any = None
-    cache_salt: Any = None
 
 
 class CompletionBody(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from daemons.front.metrics import Meter, families, percentile
+from daemons.protocol.story import StageTimes
 from tests.support.fake_rank import worker_status
 
 
@@ -60,3 +61,20 @@ def test_a_percentile_of_nothing_is_nothing() -> None:
     assert percentile([3.0], 0.99) == 3.0
     assert percentile(range(100), 0.99) == 99
     assert percentile(range(100), 0.5) == 50
+
+
+def test_times_of_stages_are_a_histogram_without_rooms() -> None:
+    times = StageTimes().with_one(0.002).with_one(0.002).with_one(500.0)
+    status = msgspec.structs.replace(worker_status(), stage_times={"waiting": times})
+    meter = Meter()
+    meter.status = status
+
+    def value(name: str, **labels: str) -> float | None:
+        labels |= {"role": "decode", "stage": "waiting"}
+        return meter.registry.get_sample_value(f"pd_stage_seconds_{name}", labels)
+
+    assert value("bucket", le="0.001") == 0
+    assert value("bucket", le="0.003") == 2
+    assert value("bucket", le="100.0") == 2
+    assert value("bucket", le="+Inf") == value("count") == 3
+    assert value("sum") == pytest.approx(500.004)

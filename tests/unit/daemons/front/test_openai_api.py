@@ -13,6 +13,7 @@ from openai import APIError, APIStatusError, AsyncOpenAI
 
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.generate import Cancel, FinishReason, Submit, TokenOut
+from daemons.protocol.topology import Role
 from tests.support.front_bench import ROOM, Bench, front_bench
 from tests.support.tiny_model import EOS
 
@@ -245,3 +246,91 @@ async def test_messages_that_the_template_refuses_are_400(bench: Bench) -> None:
     status, answer = await post(bench, "/v1/chat/completions", messages=HI)
     assert status == 400
     assert "no system" in answer["error"]["message"]
+
+
+async def test_each_sample_has_a_room_and_a_seed_of_its_own(bench: Bench) -> None:
+    rooms = [ROOM + n for n in range(4)]
+    asking = asyncio.create_task(
+        post(
+            bench, "/v1/completions", prompt=["a", "b"], n=2, seed=9, bootstrap_room=rooms,
+            max_tokens=1,
+        )
+    )  # fmt: skip
+    submits = [await bench.rank.hear(Submit) for _ in rooms]
+    assert [(s.room, bytes(s.prompt), s.sampling.seed) for s in submits] == [
+        (ROOM, b"a", 9),
+        (ROOM + 1, b"a", 10),
+        (ROOM + 2, b"b", 9),
+        (ROOM + 3, b"b", 10),
+    ]
+    for submit, byte in reversed(list(zip(submits, b"wxyz", strict=True))):
+        await bench.rank.output(submit, [byte], LENGTH)
+    _, answer = await asking
+    assert [choice["text"] for choice in answer["choices"]] == list("wxyz")
+    assert answer["usage"]["prompt_tokens"] == 2
+
+
+async def test_the_log_probabilities_of_an_echoed_prompt_are_asked_for(bench: Bench) -> None:
+    asking = asyncio.create_task(
+        post(bench, "/v1/completions", prompt="hi", echo=True, logprobs=1, max_tokens=0)
+    )
+    submit = await bench.rank.hear(Submit)
+    assert (submit.sampling.prompt_logprobs, submit.sampling.max_tokens) == (1, 1)
+    known = (TokenOut(104), TokenOut(105, -0.5, ((105, -0.5),)))
+    await bench.rank.output(submit, b"z", LENGTH, prompt_logprobs=known)
+    _, answer = await asking
+    (choice,) = answer["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("hi", "length")
+    assert choice["logprobs"]["token_logprobs"] == [None, -0.5]
+    assert answer["usage"]["completion_tokens"] == 0
+
+
+async def test_the_first_events_of_both_legs_are_the_same(tmp_path: Path) -> None:
+    headers = {"X-Request-ID": "me", "X-PD-Created": "1700000000"}
+    firsts = []
+    for role in (Role.PREFILL, Role.DECODE):
+        async with front_bench(tmp_path, role) as bench:
+
+            async def read(bench: Bench = bench) -> list[bytes]:
+                asked = bench.body(messages=HI, stream=True, stop=["b!"])
+                async with bench.http.post(
+                    "/v1/chat/completions", json=asked, headers=headers
+                ) as answer:
+                    return [line async for line in answer.content if line.strip()]
+
+            reading = asyncio.create_task(read())
+            submit = await bench.rank.hear(Submit)
+            await bench.rank.output(submit, b"b")  # may begin the stop string: held back
+            if role is Role.DECODE:
+                await bench.rank.output(submit, b"c")
+            await bench.rank.output(submit, b"", LENGTH)
+            first, *rest = await reading
+            firsts.append(first)
+            texts = [json.loads(line[6:])["choices"][0]["delta"] for line in rest[:-1]]
+            told = "".join(delta.get("content", "") for delta in texts)
+            assert told == ("bc" if role is Role.DECODE else "")
+    assert firsts[0] == firsts[1]
+    assert json.loads(firsts[0][6:])["choices"][0]["finish_reason"] is None
+
+
+async def test_tools_are_called_and_thoughts_told_apart_over_http(tmp_path: Path) -> None:
+    tool = {"type": "function", "function": {"name": "f"}}
+    said = b'<think>hm</think><tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
+    async with front_bench(tmp_path, reasoning="think") as bench:
+        for stream in (False, True):
+            asking = asyncio.create_task(
+                post(bench, "/v1/chat/completions", messages=HI, tools=[tool], stream=stream)
+            )
+            submit = await bench.rank.hear(Submit)
+            await bench.rank.output(submit, said)
+            await bench.rank.output(submit, [EOS], STOP, finish_token=EOS)
+            _, found = await asking
+            parts = [choice for one in (found[:-1] if stream else [found])
+                     for choice in one["choices"]]  # fmt: skip
+            told = [part["delta" if stream else "message"] for part in parts]
+            assert [one["reasoning_content"] for one in told if "reasoning_content" in one] == [
+                "hm"
+            ]
+            ((call,),) = [one["tool_calls"] for one in told if "tool_calls" in one]
+            assert call["function"] == {"name": "f", "arguments": '{"a": 1}'}
+            assert parts[-1]["finish_reason"] == "tool_calls"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from daemons.protocol.causes import Cause, Failure
-from daemons.protocol.story import Line, RoomRow, Story, WorkerStatus
+from daemons.protocol.story import Line, RoomRow, StageTimes, Story, WorkerStatus
 
 
 def test_a_story_survives_json() -> None:
@@ -40,3 +40,10 @@ def test_a_worker_status_needs_no_measurements() -> None:
     again = msgspec.json.decode(msgspec.json.encode(status), type=WorkerStatus)
     assert again == status
     assert again.ttft_p99_s is None
+
+
+def test_times_of_a_stage_are_counted_by_bucket() -> None:
+    times = StageTimes().with_one(0.001).with_one(0.0011).with_one(1000.0)
+    assert (times.counts[0], times.counts[1], times.counts[-1]) == (1, 1, 1)
+    assert sum(times.counts) == 3
+    assert msgspec.json.decode(msgspec.json.encode(times), type=StageTimes) == times

@@ -87,6 +87,7 @@ def test_a_failure_becomes_an_error_that_names_room_stage_peer_and_cause() -> No
     assert error == {
         "message": "room 00000000007f3a: peer.died in transfer (p0): no heartbeat",
         "type": "server_error",
+        "param": None,
         "code": 502,
         "room": 0x7F3A,
         "attempt": 2,
@@ -272,3 +273,20 @@ async def test_a_body_that_does_not_come_is_408(monkeypatch: pytest.MonkeyPatch)
         writer.close()
         await writer.wait_closed()
     assert b" 408 " in head
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ("top_k: 0; it is -1 (all) or at least 1", "top_k"),
+        ("messages[0].content: a text is needed", "messages[0].content"),
+        ("Unknown parameter: 'surprise'.", "surprise"),
+        ("body: Expected `float`, got `str` - at `$.temperature`", "temperature"),
+        ("body: Object missing required field `prompt`", "prompt"),
+        ("body: JSON is malformed: trailing characters (byte 3)", None),
+        ("the prompt has no tokens", None),
+    ],
+)
+def test_a_refusal_names_the_field_that_is_wrong(message: str, param: str | None) -> None:
+    assert invalid(message).body()["error"]["param"] == param
+    assert Refusal(500, message).body()["error"]["param"] is None

@@ -143,3 +143,14 @@ def test_facts_that_are_set_on_a_tale_are_in_its_story() -> None:
     assert story.output_tokens == 4
     ours.leave(A, "over", 2.0, None)
     assert ours.tale(A) is None
+
+
+def test_the_time_in_a_stage_is_kept_when_it_is_left() -> None:
+    ours = recorder()
+    ours.enter(A, "waiting", "request came", 1.0)
+    ours.enter(A, "running", "joined", 1.5)
+    assert {stage: times.sum_s for stage, times in ours.times.items()} == {"waiting": 0.5}
+    ours.leave(A, "text ended", 4.5, None)
+    told(ours, B, at_s=5.0)
+    assert (ours.times["waiting"].sum_s, sum(ours.times["waiting"].counts)) == (1.5, 2)
+    assert ours.times["running"].sum_s == 3.0
