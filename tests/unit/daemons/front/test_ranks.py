@@ -115,7 +115,7 @@ async def test_a_silent_rank_is_named_after_the_deadline() -> None:
 
 async def test_a_rank_that_ends_is_named_with_its_exit_code() -> None:
     async with running(argv("--exit-code", "3")) as (ranks, _):
-        assert await ranks.death == Death(0, "ended with exit code 3")
+        assert await ranks.death == Death(0, "ended with exit code 3", 3)
 
 
 async def test_the_last_words_of_a_rank_say_how_it_ended() -> None:
