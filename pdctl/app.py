@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from pdctl.commands import config, trace
+from pdctl.commands.await_ import await_
 from pdctl.commands.chaos import chaos
 from pdctl.commands.chat import chat
 from pdctl.commands.doctor import doctor
@@ -15,6 +16,7 @@ from pdctl.commands.drain import drain, undrain
 from pdctl.commands.install import diff, install
 from pdctl.commands.keygen import keygen
 from pdctl.commands.logs import logs
+from pdctl.commands.restart import restart
 from pdctl.commands.rooms import rooms
 from pdctl.commands.status import status
 from pdctl.commands.uninstall import uninstall
@@ -45,6 +47,8 @@ app.command()(rooms)
 app.add_typer(trace.app, name="trace")
 app.command()(drain)
 app.command()(undrain)
+app.command()(restart)
+app.command("await")(await_)
 app.command()(logs)
 app.command()(chat)
 app.command()(install)

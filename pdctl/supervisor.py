@@ -37,6 +37,8 @@ PAUSE_LIMIT_S = 30.0
 STABLE_S = 60.0
 LOG_BYTES_LIMIT = 64 << 20  # at a start, a longer log becomes NAME.log.1
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+LOOK = signal.SIGUSR1  # requests lie in the run's folder
+RESTART = "restart-"  # a request's name, before the instance's
 
 NO_PREFIX_CACHE = "--no-prefix-cache"  # a word that pd-prefill and pd-decode know
 
@@ -74,6 +76,7 @@ class Life:
     began: float = 0.0
     pause_s: float = PAUSE_FIRST_S
     due: float | None = None  # when it is started again
+    wanted_again: bool = False  # it was asked to end, and is to be started at once
 
 
 @dataclass(slots=True)
@@ -96,6 +99,7 @@ class Supervisor:
         signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
+        signal.signal(LOOK, lambda *_: None)  # the wake-up alone says it
         for life in self.lives:
             self._spawn(life)
         write_run(self.directory, self.run)
@@ -112,6 +116,7 @@ class Supervisor:
                 self._reap(key.data)
             else:
                 self._wake[0].recv(512)
+                self._obey()
         now = time.monotonic()
         due = [life for life in self.lives if life.due is not None and life.due <= now]
         for life in due:
@@ -145,7 +150,7 @@ class Supervisor:
     def close(self) -> None:
         """Give signals and descriptors back."""
         signal.set_wakeup_fd(-1)
-        for number in SIGNALS:
+        for number in (*SIGNALS, LOOK):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self._selector.close()
@@ -154,6 +159,19 @@ class Supervisor:
 
     def _on_signal(self, *_: object) -> None:
         self.stop_asked += 1
+
+    def _obey(self) -> None:
+        """Let daemons whose restart was asked for end; they are started again."""
+        for request in self.directory.glob(f"{RESTART}*"):
+            request.unlink(missing_ok=True)
+            for life in self.lives:
+                if life.child.instance != request.name.removeprefix(RESTART):
+                    continue
+                if life.popen is None:
+                    life.due = time.monotonic()
+                else:
+                    life.wanted_again = True
+                    life.popen.send_signal(signal.SIGTERM)
 
     def _spawn(self, life: Life) -> None:
         child = life.child
@@ -188,7 +206,10 @@ class Supervisor:
         life.popen, life.pidfd = None, -1
         child = life.child
         child.exit_code, child.since_s = code, time.time()
-        if code == EXIT_DRAINED or leave:
+        wanted, life.wanted_again = life.wanted_again and not leave, False
+        if wanted:
+            child.state, life.due = "waiting", time.monotonic()
+        elif code == EXIT_DRAINED or leave:
             child.state = "left"
         elif code == EXIT_BAD_CONFIG:
             child.state = "failed"
@@ -197,6 +218,15 @@ class Supervisor:
                 life.pause_s = PAUSE_FIRST_S
             child.state, life.due = "waiting", time.monotonic() + life.pause_s
             life.pause_s = min(life.pause_s * 2, PAUSE_LIMIT_S)
+
+
+def ask_restart(directory: Path, run: Run, instance: str) -> bool:
+    """Ask a run's supervisor to restart a daemon; say whether there is one to ask."""
+    if run.child(instance) is None or not run.supervisor.is_alive:
+        return False
+    (directory / f"{RESTART}{instance}").touch()
+    run.supervisor.send(LOOK)
+    return True
 
 
 def prepare(file: ClusterFile, host: str, words: Sequence[str] = ()) -> Supervisor:

@@ -53,7 +53,7 @@ def drain(
     if force:
         _wait_or_end(place, deadline)
     else:
-        _wait(place, deadline)
+        wait(place, deadline)
     say(f"{name} is drained; pdctl undrain {name} puts it back")
     return Exit.OK
 
@@ -95,7 +95,8 @@ def rooms_left(place: Place) -> int:
         raise _unreachable(place, trouble) from trouble
 
 
-def _wait(place: Place, deadline_s: float) -> None:
+def wait(place: Place, deadline_s: float) -> None:
+    """Wait until a draining worker has no room left; raises CommandError at the deadline."""
     end = time.monotonic() + deadline_s
     told = -1
     while (left := rooms_left(place)) > 0:
@@ -113,13 +114,13 @@ def _wait(place: Place, deadline_s: float) -> None:
 
 def _wait_or_end(place: Place, deadline_s: float) -> None:
     try:
-        _wait(place, deadline_s)
+        wait(place, deadline_s)
     except CommandError as late:
         if late.code is not Exit.TIMEOUT:
             raise
         say(f"  the deadline is over; {rooms_left(place)} rooms are ended")
         switch(place, on=True, force=True)
-        _wait(place, END_S)
+        wait(place, END_S)
 
 
 def worker(cluster: object, name: str) -> Place:

@@ -16,7 +16,7 @@ from daemons.protocol.topology import Role
 from pdctl import supervisor
 from pdctl.processes import Process
 from pdctl.runs import log_path, read_run
-from pdctl.supervisor import Launch, Supervisor, launches, prepare
+from pdctl.supervisor import Launch, Supervisor, ask_restart, launches, prepare
 
 STAYS = "import time; print('here', flush=True); time.sleep(60)"
 FAST_S = 0.01
@@ -171,3 +171,19 @@ def test_a_long_log_is_put_aside_at_a_start(
 
 def test_process_is_a_pid_with_its_start() -> None:
     assert Process(1, 2) != Process(1, 3)
+
+
+def test_a_restart_that_is_asked_for_is_no_end(made: Callable[..., Supervisor]) -> None:
+    drains = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(0)); time.sleep(60)"
+    one = made(a=drains, b=STAYS)
+    first, other = (child.process for child in one.run.children)
+    assert ask_restart(one.directory, one.run, "a")
+    until(one, lambda: one.run.children[0].restarts == 1)
+    assert one.run.children[0].process not in (first, other)
+    assert one.run.children[1].process == other
+    assert not list(one.directory.glob("restart-*"))
+
+
+def test_nobody_restarts_a_daemon_of_another_run(made: Callable[..., Supervisor]) -> None:
+    one = made(a=STAYS)
+    assert not ask_restart(one.directory, one.run, "z")
