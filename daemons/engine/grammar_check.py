@@ -17,7 +17,7 @@ import msgspec
 from daemons.engine.grammar import BadGrammar, Compiler
 from daemons.protocol.generate import Grammar, GrammarKind
 
-CPU_S = 10  # of one grammar
+CPU_S = 3  # of one grammar; rooms beside it wait so long at most when a rank compiles it
 MEMORY_BYTES = 1 << 30  # that a grammar may take beyond what was there before it
 
 

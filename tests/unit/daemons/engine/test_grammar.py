@@ -22,7 +22,7 @@ from daemons.engine.grammar import (
     new_bits,
 )
 from daemons.protocol.generate import Grammar, GrammarKind, Sampling
-from tests.support.tiny_model import EOS, tiny_model
+from tests.support.tiny_model import EOS, space_tokenizer, tiny_model
 
 pytest.importorskip("xgrammar")
 VOCABULARY = 320  # more than the tokenizer has
@@ -60,6 +60,21 @@ def test_a_finished_grammar_allows_only_what_ends_the_text(grammars: Grammars) -
     assert allowed(walk) == {ord("a")}
     walk.add(ord("a"))
     assert allowed(walk) == {EOS, ord("x"), VOCABULARY - 1}
+
+
+def test_words_of_a_sentencepiece_vocabulary_are_the_texts_that_they_stand_for(
+    tmp_path: Path,
+) -> None:
+    tokenizer = space_tokenizer()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    words = Grammars(Compiler(tmp_path, VOCABULARY))
+    the, space = (tokenizer.token_to_id(word) for word in ("\u2581the", "\u2581"))
+    walk = words.walk(Grammar(GrammarKind.REGEX, " the[^a-z]*"), ENDS, ())
+    first = allowed(walk)
+    assert {the, space} <= first <= {the, space, tokenizer.token_to_id("<0x20>")}
+    walk.add(the)
+    assert {EOS, space, tokenizer.token_to_id("\u4e2d")} <= allowed(walk)
+    assert the not in allowed(walk)
 
 
 def test_without_an_end_of_sequence_a_stop_token_ends_the_text(grammars: Grammars) -> None:

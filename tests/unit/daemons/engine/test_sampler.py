@@ -90,6 +90,8 @@ def test_top_p_is_a_share_of_what_top_k_left() -> None:
 def test_min_p_leaves_those_near_the_likeliest() -> None:
     assert shares(min_p=0.6) == near({1: 4 / 7, 3: 3 / 7})
     assert shares(min_p=1.0) == {1: 1.0}
+    assert shares(top_k=4, min_p=0.6) == near({1: 4 / 7, 3: 3 / 7})
+    assert set(shares(top_k=4, min_p=0.4)) == {1, 2, 3}
 
 
 @pytest.mark.parametrize("size", [1000, 20000])
