@@ -93,7 +93,7 @@ class Wish:
 
     rooms: int = 0
     tokens: int = 0  # of all prompts and texts, estimated
-    prompt_tokens: int = 0  # of the prompts alone
+    prompt_tokens: int = 0  # of one prompt, on average
     prompt: bytes = b""  # text or token ids as they came; only compared
     session: str = ""  # what keeps requests together, "" when nothing does
 

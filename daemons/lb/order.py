@@ -23,6 +23,7 @@ PROMPTS = {"text": 4, "prompt": 4, "messages": 4, "input_ids": 5}  # bytes of JS
 OURS = ("bootstrap_", "local_prefill")  # beginnings of names that clients may not use
 SESSION_FIELDS = ("session_id", "user")  # of a body that keeps its requests together
 SESSION_CHARACTERS = 256
+COMPARED_BYTES = 64 << 10  # of a prompt
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -51,9 +52,9 @@ class Order:
 
     @property
     def prompt(self) -> bytes:
-        """Return the prompt as it came, for comparing only."""
+        """Return the beginning of the prompt as it came, for comparing only."""
         name = next((name for name in PROMPTS if name in self.fields), None)
-        return b"" if name is None else bytes(self.fields[name])
+        return b"" if name is None else bytes(memoryview(self.fields[name])[:COMPARED_BYTES])
 
     @property
     def session(self) -> str:

@@ -83,7 +83,7 @@ class Pairing:
         how, limit = self.config.local_prefill, self.config.local_prefill_tokens
         if how == "never" or not self.fleet.lone_decodes(now_s):
             return None
-        if how == "threshold" and wish.rooms and wish.prompt_tokens < limit * wish.rooms:
+        if how == "threshold" and wish.rooms and wish.prompt_tokens < limit:
             return f"prompt below {limit} tokens"
         if not pairs and not self.fleet.has_pickable(Role.PREFILL):
             return "no prefill is ready"

@@ -62,7 +62,8 @@ class Asked:
         """Return what the choice of a pair looks at."""
         order = self.order
         session = self.session or order.session
-        return Wish(order.rooms, order.tokens, order.prompt_tokens, order.prompt, session)
+        prompt_tokens = order.prompt_tokens // (order.items or 1)
+        return Wish(order.rooms, order.tokens, prompt_tokens, order.prompt, session)
 
     def left_s(self) -> float:
         """Return how much of its time is left."""

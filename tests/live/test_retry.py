@@ -140,15 +140,18 @@ def test_without_a_prefill_decode_serves_and_who_comes_back_is_seen_at_once(
     cluster: Cluster, right: Right
 ) -> None:
     prompt = prompt_of(24, 9)
-    assert cluster.pdctl("drain", "p0", "p1", "--yes").returncode == 0
+    for name in ("p0", "p1"):
+        assert cluster.pdctl("drain", name, "--yes").returncode == 0
     assert eventually(lambda: not _is_split(cluster, right, prompt), 20)
     for name in ("d0", "d1"):
         assert cluster.pdctl("drain", name, "--yes").returncode == 0
     assert eventually(lambda: ask(cluster, prompt).end().status == 503, 20)
-    assert cluster.pdctl("undrain", "p0", "d0").returncode == 0
+    for name in ("p0", "d0"):
+        assert cluster.pdctl("undrain", name).returncode == 0
     ended = ask(cluster, prompt).end()
     assert ended.ids == right.ids(prompt), "the fleet is looked at before a refusal"
-    assert cluster.pdctl("undrain", "p1", "d1").returncode == 0
+    for name in ("p1", "d1"):
+        assert cluster.pdctl("undrain", name).returncode == 0
 
 
 def _is_split(cluster: Cluster, right: Right, prompt: list[int]) -> bool:

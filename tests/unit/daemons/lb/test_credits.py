@@ -37,3 +37,12 @@ def test_lives_that_are_over_are_forgotten() -> None:
     credits = heard()
     credits.keep({D1})
     assert credits.heard == {}
+
+
+def test_what_is_free_is_known_for_a_while() -> None:
+    credits = Credits()
+    credits.hear(("d0", 1), 100, 10.0)
+    credits.spend(("d0", 1), 30)
+    assert credits.free(("d0", 1), 11.0) == 70
+    assert credits.free(("d0", 1), 20.0) is None
+    assert credits.free(("d1", 1), 11.0) is None

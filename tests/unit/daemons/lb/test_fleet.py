@@ -155,3 +155,27 @@ def test_a_view_tells_who_came_went_and_changed() -> None:
     fleet.strike(fleet.workers["p0"])
     changes = fleet.see([info("p0", epoch=101)], 3.0)
     assert changes == [("p0", "ready")]
+
+
+def test_load_is_counted_in_rooms_and_tokens_and_leaves_no_trace() -> None:
+    fleet = seen(info("p0"), info("d0"))
+    pair = only_pair(fleet)
+    fleet.take(pair, 2, 300)
+    assert (fleet.rooms["p0", 100], fleet.tokens["d0", 100]) == (2, 300)
+    for worker in pair.workers:
+        fleet.give_back(worker, 2, 300)
+    assert (dict(fleet.rooms), dict(fleet.tokens)) == ({}, {})
+
+
+def test_a_decode_may_serve_alone_while_the_view_is_not_stale() -> None:
+    fleet = seen(info("d0"), info("d1", state=State.DRAINING))
+    assert [worker.name for worker in fleet.lone_decodes(0.0)] == ["d0"]
+    assert fleet.lone_decodes(1000.0) == ()
+    assert fleet.has_pickable(Role.DECODE)
+    assert not fleet.has_pickable(Role.PREFILL)
+
+
+def test_a_pair_is_told_by_its_names() -> None:
+    pair = only_pair(seen(info("p0"), info("d0")))
+    assert (str(pair), str(Pair(None, pair.decode))) == ("p0 -> d0", "d0 alone")
+    assert Pair(None, pair.decode).workers == (pair.decode,)

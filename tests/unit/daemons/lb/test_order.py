@@ -185,3 +185,39 @@ def test_too_many_samples_are_refused() -> None:
 )
 def test_an_echo_with_log_probabilities_wants_prefills(path: str, body: Any, wants: bool) -> None:  # noqa: FBT001
     assert read_order(path, json.dumps(body).encode(), 100).wants_prompt_logprobs is wants
+
+
+def test_a_decode_alone_is_told_so_whatever_the_client_says() -> None:
+    raw = b'{"text": "a", "local_prefill": false, "bootstrap_host": "x"}'
+    order = read_order("/generate", raw, 10)
+    assert json.loads(order.alone_body([7])) == {
+        "text": "a",
+        "bootstrap_room": 7,
+        "local_prefill": True,
+    }
+    batch = read_order("/generate", b'{"text": ["a", "b"]}', 10)
+    assert json.loads(batch.alone_body([7, 8], 2))["bootstrap_room"] == [7, 8]
+    assert json.loads(batch.alone_body([7, 8], 2))["bootstrap_attempt"] == 2
+
+
+def test_a_retry_names_its_attempt_and_a_first_try_does_not() -> None:
+    order = read_order("/generate", b'{"text": "a"}', 10)
+    assert "bootstrap_attempt" not in json.loads(order.body([7], "h", 1, "p0"))
+    assert json.loads(order.body([7], "h", 1, "p0", 3))["bootstrap_attempt"] == 3
+    assert "bootstrap_instance" not in json.loads(order.body([7], "h", 1, ""))
+
+
+def test_the_prompt_is_there_as_it_came() -> None:
+    assert read_order("/generate", b'{"text": "a b"}', 10).prompt == b'"a b"'
+    assert read_order("/generate", b'{"input_ids": [1, 2]}', 10).prompt == b"[1, 2]"
+    assert read_order("/generate", b"{}", 10).prompt == b""
+
+
+def test_a_body_may_say_to_which_session_it_belongs() -> None:
+    def session(raw: bytes) -> str:
+        return read_order("/generate", raw, 10).session
+
+    assert session(b'{"user": "u"}') == "u"
+    assert session(b'{"user": "u", "session_id": "s"}') == "s"
+    assert session(b'{"user": 7}') == session(b"{}") == ""
+    assert len(session(b'{"user": "%s"}' % (b"x" * 1000))) == 256

@@ -119,7 +119,7 @@ def test_short_prompts_need_no_prefill_with_a_threshold() -> None:
     choice = pairing("p0", "d0", local_prefill="threshold", local_prefill_tokens=10)
     assert named(choice.pick(Wish(1, prompt_tokens=9), 0.0)) == "d0 alone"
     assert named(choice.pick(Wish(1, prompt_tokens=10), 0.0)) == "p0 -> d0"
-    assert named(choice.pick(Wish(2, prompt_tokens=19), 0.0)) == "d0 alone"
+    assert named(choice.pick(Wish(2, prompt_tokens=9), 0.0)) == "d0 alone"
 
 
 def test_decodes_that_are_full_let_a_lone_request_wait() -> None:

@@ -72,3 +72,28 @@ def test_prefills_leg_may_end_after_the_story() -> None:
     told.ended(200, None)
     told.prefill_ended("cancelled")
     assert [line.entered for line in recorder.stories(7)[0].lines] == ["dispatch", ""]
+
+
+def test_a_try_that_was_given_up_is_a_story_of_its_own() -> None:
+    recorder = new_recorder()
+    told, _ = telling(recorder, [7])
+    failure = Failure(Cause.PEER_DIED, "transfer", "p0")
+    told.given_up(failure)
+    again, _ = telling(recorder, [8], attempt=2, retry_of="07")
+    again.began()
+    again.first_token("decode")
+    again.ended(200, None)
+    (first,), (second,) = recorder.stories(7), recorder.stories(8)
+    assert (first.attempt, first.failure, first.lines[-1].because) == (1, failure, "retried")
+    assert (second.attempt, second.failure, second.facts["retry_of"]) == (2, None, "07")
+    assert (told.metrics.retries, told.metrics.served, again.metrics.served) == (1, 0, 1)
+
+
+def test_a_decode_alone_is_told_as_such() -> None:
+    recorder = new_recorder()
+    order = read_order("/generate", b'{"text": "a"}', 10)
+    pick = Pick(Pair(None, PAIR.decode), "local prefill, no prefill is ready; d0 fewest rooms: 0")
+    Telling(order, pick, [7], recorder, Metrics(), logger())
+    (story,) = recorder.stories(7)
+    assert (story.peer, story.facts["local_prefill"]) == ("d0 alone", "true")
+    assert story.facts["prefill"] == ""
