@@ -36,8 +36,9 @@ def waterfall_lines(seen: Waterfall) -> Iterator[tuple[str, str]]:
 def heading(seen: Waterfall) -> str:
     """Return the line above the bars."""
     cached = f" ({seen.cached_tokens} cached)" if seen.cached_tokens else ""
+    pair = f"{seen.prefill} -> {seen.decode}" if seen.prefill else f"{seen.decode} alone"
     return (
-        f"room {room_short(seen.room)} (attempt {seen.attempt})  {seen.prefill} -> {seen.decode}"
+        f"room {room_short(seen.room)} (attempt {seen.attempt})  {pair}"
         f"  prompt {seen.prompt_tokens}{cached}  output {seen.output_tokens}  {seen.outcome}"
     )
 

@@ -22,8 +22,8 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     handshake_s: Seconds = 10.0  # decode: until prefill is found and knows our buffers
     queue_s: Seconds = 60.0  # waiting for memory (decode) or for a batch (prefill)
-    destination_s: Seconds = 60.0  # prefill: until decode says where to write
-    progress_s: Seconds = 30.0  # no byte moved although it is this room's turn
+    destination_s: Seconds = 60.0  # until the other half of a room comes; so long a lone leg waits
+    progress_s: Seconds = 30.0  # no byte moved, or no forward was done, although it is our turn
     total_s: Seconds = 600.0  # a request that names no time of its own
     heartbeat_s: Seconds = 1.0  # between ranks, both ways
     peer_timeout_s: Seconds = 5.0  # no heartbeat for so long: unreachable

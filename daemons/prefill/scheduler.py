@@ -120,6 +120,7 @@ class Scheduler:
                 self._message(event.message)
             case StepDone():
                 self._stepping = False
+                self.waiting.moved(now)
                 for result in event.results:
                     self._computed(result)
             case StepFailed():
@@ -557,6 +558,7 @@ class Scheduler:
         waits = {
             "bootstrap": (timers.destination_s, Cause.PEER_NEVER_CAME),
             "waiting": (timers.queue_s, Cause.QUEUE_TIMEOUT),
+            "forward": (timers.progress_s, Cause.PROGRESS_TIMEOUT),
             "inflight": (timers.progress_s, Cause.PROGRESS_TIMEOUT),
         }
         if now >= request.expires_s:
@@ -565,4 +567,5 @@ class Scheduler:
         elif stage in waits and now - request.since_s >= waits[stage][0]:
             limit, cause = waits[stage]
             detail = f"nothing for {limit} s"
-            self._fail(request, Failure(cause, stage, request.peer_name, detail))
+            peer = self.me.instance if stage == "forward" else request.peer_name
+            self._fail(request, Failure(cause, stage, peer, detail))

@@ -49,6 +49,11 @@ class WaitingQueue:
             budget -= chunk
         return items
 
+    def moved(self, now: float) -> None:
+        """A forward is done: rooms that wait for their turn in the next ones made progress too."""
+        for request in self.begun.values():
+            request.since_s = now
+
     def drop(self, key: RoomKey) -> None:
         """Take a room out, wherever it is."""
         self.rooms.pop(key, None)

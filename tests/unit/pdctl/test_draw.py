@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from daemons.protocol.causes import Cause, Failure
@@ -45,6 +46,10 @@ def test_a_good_room_has_a_head_its_spans_and_a_verdict() -> None:
     assert seen[1].split() == ["lb.dispatch", "250.0", "ms", "|████████", "least", "rooms"]
     assert seen[-1] == "TTFT 250 ms; the longest part is p.forward (64%)"
     assert len(seen) == 13
+
+
+def test_a_decode_that_had_no_prefill_stands_alone() -> None:
+    assert "  d0 alone  prompt" in lines(msgspec.structs.replace(DECODE, peer=""))[0]
 
 
 def test_bars_of_all_spans_begin_in_one_column() -> None:

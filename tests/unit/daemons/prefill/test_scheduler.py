@@ -694,8 +694,7 @@ def test_each_wait_has_its_own_deadline(
     begin: object, limit_s: float, cause: Cause, stage: str
 ) -> None:
     core = paired(pages=8)
-    core.handle(submitted(9, 4), 0.0)
-    core.handle(came(destination(9, 4)), 0.0)
+    core.pages.take(key(9), 1, Owner.REQUEST)  # so there is no place for 32 tokens
     core.handle(submitted(tokens=32), 0.0)
     begin(core)  # type: ignore[operator]
     heard(core, limit_s - 0.1)
@@ -709,6 +708,24 @@ def test_bytes_that_do_not_move_fail_the_room() -> None:
     heard(core, 13.9)
     assert causes(core.handle(Tick(), 13.9)) == []
     assert causes(core.handle(Tick(), 14.0)) == [Cause.PROGRESS_TIMEOUT]
+
+
+def test_a_forward_that_stands_still_fails_its_rooms_and_the_blame_is_ours() -> None:
+    core = paired(engine=EngineConfig(page_size=4, chunk_tokens=4, batch_tokens=4))
+    for room in (1, 2):
+        core.handle(submitted(room), 0.0)
+        core.handle(came(destination(room)), 0.0)
+    core.handle(done(1, token=0), 11.0)  # room 2 is behind it in the queue
+    heard(core, 22.9)
+    assert causes(core.handle(Tick(), 22.9)) == []
+    failures = [output.failure for output in told(core.handle(Tick(), 23.0))]
+    assert [(f.cause, f.stage, f.peer) for f in failures if f] == [
+        (Cause.PROGRESS_TIMEOUT, "forward", "p0")
+    ] * 2
+    assert core.pages.free < core.pages.size  # the engine may still write
+    core.handle(done(1, 2), 24.0)
+    core.handle(WriteSkipped(key(1)), 24.0)
+    assert is_idle(core)
 
 
 def test_a_room_that_waits_behind_another_in_the_lane_makes_progress_with_it() -> None:

@@ -73,3 +73,11 @@ def test_a_dropped_room_is_nowhere() -> None:
     waiting.drop(key(2))
     waiting.drop(key(3))
     assert (waiting.rooms, waiting.begun, waiting.batch()) == ({}, {}, [])
+
+
+def test_a_forward_is_progress_of_all_rooms_that_have_begun() -> None:
+    waiting = queue(4, 4, 4, batch_rooms=2)
+    waiting.begin(cache(Ledger(9)), Ledger(9))
+    waiting.moved(5.0)
+    assert [request.since_s for request in waiting.begun.values()] == [5.0, 5.0]
+    assert [request.since_s for request in waiting.rooms.values()] == [0.0]
