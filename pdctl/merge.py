@@ -59,7 +59,7 @@ class Waterfall:
     room: int
     attempt: int
     outcome: str  # ok | failed | open
-    prefill: str
+    prefill: str  # "": decode computed the prompt by itself
     decode: str
     prompt_tokens: int
     cached_tokens: int
@@ -209,10 +209,17 @@ def _instance(told: Sequence[Story], role: str) -> str:
     for story in told:
         if story.role == role:
             return story.instance
+    if role == "prefill" and any(_is_alone(story) for story in told):
+        return ""
     for story in told:  # its own story is lost, but the others name it
         if named := story.facts.get(role) or (story.peer if story.role != "lb" else ""):
             return named
     return "?"
+
+
+def _is_alone(story: Story) -> bool:
+    """Say whether a decode computed the prompt by itself."""
+    return story.role == "decode" and any(line.entered == "forward" for line in story.lines)
 
 
 def _ttft(told: Sequence[Story], origin: float) -> float | None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from daemons.protocol.causes import Cause, Failure
-from daemons.protocol.story import Story
+from daemons.protocol.story import Line, Story
 from pdctl.draw import BAR_CELLS, bar, waterfall_lines
 from pdctl.merge import waterfall
 from tests.support.stories import DECODE, LB, PREFILL, ROOM, ended
@@ -49,7 +49,9 @@ def test_a_good_room_has_a_head_its_spans_and_a_verdict() -> None:
 
 
 def test_a_decode_that_had_no_prefill_stands_alone() -> None:
-    assert "  d0 alone  prompt" in lines(msgspec.structs.replace(DECODE, peer=""))[0]
+    told = (Line(1.0, "", "forward", "request came"), Line(2.0, "forward", "prebuilt", "computed"))
+    alone = msgspec.structs.replace(DECODE, lines=told, peer="")
+    assert "  d0 alone  prompt" in lines(alone)[0]
 
 
 def test_bars_of_all_spans_begin_in_one_column() -> None:
