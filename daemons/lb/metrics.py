@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from daemons.lb.breaker import Breakers, Circuit
 from daemons.lb.fleet import Fleet
 from daemons.protocol.causes import Failure
 from daemons.protocol.topology import Role, State
@@ -42,6 +43,14 @@ class Metrics:
             "pd_lb_retries", "Tries that were made again, by cause", ["cause"],
             registry=self.registry,
         )  # fmt: skip
+        self._lone = Counter(
+            "pd_lb_local_prefills", "Tries that decode served without a prefill",
+            registry=self.registry,
+        )  # fmt: skip
+        self._circuits = Gauge(
+            "pd_lb_breaker_open", "1 while a worker rests after failures, or is tried again",
+            ["worker"], registry=self.registry,
+        )  # fmt: skip
         self._rooms = Gauge("pd_lb_rooms", "Open rooms", ["stage"], registry=self.registry)
         self._loads = Gauge(
             "pd_lb_worker_rooms", "Rooms in flight", ["worker"], registry=self.registry
@@ -53,6 +62,7 @@ class Metrics:
         self.served = 0
         self.failed = 0
         self.retries = 0
+        self.lone = 0
 
     def ended(
         self,
@@ -82,19 +92,29 @@ class Metrics:
         self.retries += 1
         self._retries.labels(failure.cause.value).inc()
 
+    def alone(self) -> None:
+        """Count a try that decode serves without a prefill."""
+        self.lone += 1
+        self._lone.inc()
+
     def turned_away(self, failure: Failure) -> None:
         """Count a request that never got a pair."""
         self._failures.labels(failure.cause.value).inc()
 
-    def show(self, fleet: Fleet, stages: Mapping[str, int], now_s: float) -> None:
+    def show(
+        self, fleet: Fleet, breakers: Breakers, stages: Mapping[str, int], now_s: float
+    ) -> None:
         """Set the gauges."""
         for stage, rooms in stages.items():
             self._rooms.labels(stage).set(rooms)
         self._loads.clear()
+        self._circuits.clear()
         counts = {(role, state): 0 for role in (Role.PREFILL, Role.DECODE) for state in State}
         for worker in fleet.workers.values():
             counts[worker.role, worker.state] += 1
             self._loads.labels(worker.name).set(fleet.rooms.get(worker.life, 0))
+            is_open = breakers.circuit(worker.life, now_s) is not Circuit.CLOSED
+            self._circuits.labels(worker.name).set(is_open)
         for (role, state), count in counts.items():
             self._workers.labels(role.value, state.value).set(count)
         self._pairs.set(len(fleet.pairs(now_s)))

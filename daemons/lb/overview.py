@@ -40,9 +40,9 @@ class Overview:
 
     async def metrics(self, _: web.Request) -> web.Response:
         """Answer in Prometheus' form."""
-        self.service.metrics.show(
-            self.service.fleet, self.service.recorder.counts(), time.monotonic()
-        )
+        service = self.service
+        breakers = service.pairing.breakers
+        service.metrics.show(service.fleet, breakers, service.recorder.counts(), time.monotonic())
         return metrics_response(self.service.metrics.registry)
 
     async def status(self, _: web.Request) -> web.Response:
@@ -68,6 +68,7 @@ class Overview:
                     "requests": self.service.metrics.served,
                     "failures": self.service.metrics.failed,
                     "retries": self.service.metrics.retries,
+                    "local_prefills": self.service.metrics.lone,
                 },
             )
         )

@@ -235,6 +235,7 @@ class Serving:
         telling = Telling(
             order, pick, rooms, self.recorder, self.metrics, self.log, attempt, retry_of
         )
+        telling.begun_s = asked.begun_s  # the client waits since then, whichever try it is
         left_s = max(asked.left_s(), LEAST_S)
         headers = {
             "X-Request-ID": room_hex(rooms[0]),

@@ -51,6 +51,7 @@ class Telling:
         }
         if pair.prefill is None:
             facts["local_prefill"] = "true"
+            self.metrics.alone()
         if self.retry_of:
             facts["retry_of"] = self.retry_of
         for key in self._keys():

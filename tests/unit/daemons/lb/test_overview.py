@@ -39,7 +39,12 @@ async def test_rooms_status_fleet_and_metrics_tell_what_was_served(
     async with lb.get("/status") as response:
         status = await response.json()
     assert status["peers"] == {"d0": "ready", "p0": "ready"}
-    assert status["counters"] == {"requests": 1, "failures": 0, "retries": 0}
+    assert status["counters"] == {
+        "requests": 1,
+        "failures": 0,
+        "retries": 0,
+        "local_prefills": 0,
+    }
     async with lb.get("/fleet") as response:
         fleet = await response.json()
     assert fleet["pairs"] == [["p0", "d0"]]
