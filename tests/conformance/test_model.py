@@ -283,7 +283,7 @@ def test_the_embedded_model_says_what_transformers_says() -> None:
 
 
 def test_every_architecture_was_compared_in_every_cell(
-    request: pytest.FixtureRequest,
+    request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cells = list(dict.fromkeys(cell for found in COMPARED.values() for cell in found))
     lines = [f"{'tokens equal':<28}" + "".join(f"{cell:>10}" for cell in cells)]
@@ -291,11 +291,8 @@ def test_every_architecture_was_compared_in_every_cell(
         f"{kind:<28}" + "".join(f"{found[cell] or '-':>10}" for cell in cells)
         for kind, found in COMPARED.items()
     ]
-    terminal = request.config.pluginmanager.get_plugin("terminalreporter")
-    if terminal is not None:
-        terminal.write_line("")
-        for line in lines:
-            terminal.write_line(line)
+    with capsys.disabled():
+        print("", *lines, sep="\n")
     if request.config.option.keyword or set(COMPARED) < {*KINDS, *CONFIGS}:
         pytest.skip("only some of the tests above were run")
     for kind, found in COMPARED.items():
