@@ -23,6 +23,7 @@ from daemons.protocol.chaos import LASTING, Fault, FaultOrder, flaw
 from daemons.protocol.generate import Ask, AskFor, Chaos, TokenOut
 from daemons.protocol.handshake import Message
 from daemons.protocol.ids import PeerId, RoomKey
+from daemons.protocol.metadata import ROW_BYTES
 from daemons.protocol.topology import Role
 from daemons.rank.forward_lane import Steps
 from daemons.runtime.commands import Send, SendHeartbeat, Tell
@@ -121,6 +122,8 @@ class ChaosBackend:
         self._page_bytes = engine.kv_regions()[0].page_bytes
         self._region_bytes = self._page_bytes * engine.pages
         self.pages: Ledger | None = None  # of the core, once there is one
+        self.rows: Ledger | None = None
+        self._rows_memory: Region | None = None
         self._last: dict[str, RoomKey] = {}  # whose pages went to a peer last
 
     @property
@@ -134,7 +137,8 @@ class ChaosBackend:
         return self._backend.transport
 
     def register(self, regions: Sequence[Region]) -> None:
-        """As the wrapped one."""
+        """As the wrapped one; what is not the pool is the metadata rows."""
+        self._rows_memory = next((r for r in regions if r.address != self._pool), None)
         self._backend.register(regions)
 
     def write(self, peer: str, copies: Sequence[Copy]) -> None:
@@ -158,7 +162,11 @@ class ChaosBackend:
         self._backend.close()
 
     def _room(self, peer: str, copies: Sequence[Copy]) -> int:
-        """Return whose pages these are; a metadata row follows the pages of its room."""
+        """Return whose pages these are, or whose row; of pages that several read the newest's."""
+        if self.rows is not None and self._rows_memory is not None and len(copies) == 1:
+            offset = copies[0].source - self._rows_memory.address
+            if 0 <= offset < self._rows_memory.bytes:
+                return (self.rows.owner(offset // ROW_BYTES)[1] or NOBODY).room
         offsets = [copy.source - self._pool for copy in copies]
         if self.pages is not None and any(0 <= offset < self._pool_bytes for offset in offsets):
             places = {offset % self._region_bytes // self._page_bytes for offset in offsets}
@@ -352,6 +360,6 @@ class Hooks:
         self, core: Any, shell: Shell, mailbox: SendsBytes, retract: Retract | None = None
     ) -> tuple[Core, Shell]:
         """Return core and shell as the reactor is to see them."""
-        self.backend.pages = core.pages
+        self.backend.pages, self.backend.rows = core.pages, core.rows
         wrapped = ChaosCore(core, self._faults, retract)
         return wrapped, ChaosShell(shell, core, wrapped, mailbox, self._faults)

@@ -18,6 +18,7 @@ from daemons.protocol.chaos import Fault, FaultOrder
 from daemons.protocol.generate import Ask, AskFor, Chaos, Output, Sampling, TokenOut
 from daemons.protocol.handshake import Abort, Message
 from daemons.protocol.ids import PeerId, RoomKey
+from daemons.protocol.metadata import ROW_BYTES
 from daemons.protocol.topology import Role
 from daemons.rank.chaos import (
     TAKEN,
@@ -178,6 +179,23 @@ def test_a_write_is_known_by_the_owner_of_its_pages_and_its_row_too(
     faults.arm(FaultOrder(Fault.WRITE_FREEZE, seconds=0.001))
     backend.write("there", [row])
     assert faults.fired["write.freeze"] == faults.fired["write.delay"] == 1
+
+
+def test_a_row_whose_pages_need_not_travel_and_a_page_that_is_read_are_known_too(
+    engine: Engine, faults: Faults
+) -> None:
+    backend, rows = ChaosBackend(Wire(), engine, faults), Region(64, 4 * ROW_BYTES)
+    backend.register([Region(*engine.kv_memory()), rows])
+    backend.pages, backend.rows = Ledger(engine.pages), Ledger(4, "row")
+    backend.rows.take(RoomKey(6, 1), 1, Owner.REQUEST)
+    backend.rows.take(KEY, 1, Owner.REQUEST)
+    backend.pages.move(KEY, backend.pages.take(KEY, 1, Owner.REQUEST), Owner.REQUEST, Owner.CACHED)
+    backend.pages.read_by(KEY, 0)
+    faults.arm(FaultOrder(Fault.LANE_RAISE, times=2, room=7))
+    backend.write("there", [Copy(rows.address, 1, ROW_BYTES)])
+    for copies in ([Copy(rows.address + ROW_BYTES, 1, ROW_BYTES)], [Copy(backend._pool, 1, 8)]):
+        with pytest.raises(Injected):
+            backend.write("there", copies)
 
 
 def test_messages_get_lost_come_twice_broken_or_late(faults: Faults) -> None:
