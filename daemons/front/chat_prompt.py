@@ -15,7 +15,7 @@ from daemons.front.chat_text import ChatText
 from daemons.front.messages import template_messages, with_system
 from daemons.front.model_card import ModelCard
 from daemons.front.reasoning import OPEN as THINK
-from daemons.front.reasoning import split_for
+from daemons.front.reasoning import Place, split_for
 from daemons.front.tool_calls import OPEN, PYTHON_TAG, ToolForm, ToolText
 from daemons.front.tools import ToolWishes, tool_wishes
 from daemons.protocol.api.openai_bodies import ChatBody
@@ -39,6 +39,11 @@ class ChatPrompt:
     def structural_tag(self) -> dict[str, Any] | None:
         """The grammar of calls that must be, if any must."""
         return self.tools.structural_tag(self.form)
+
+    @property
+    def place(self) -> Place:
+        """Where the answer begins: the template may have opened the thoughts."""
+        return split_for(self.text, in_pieces=self.in_pieces).place
 
     def answer(self, key: RoomKey) -> ChatText:
         """Return the empty answer of a room."""

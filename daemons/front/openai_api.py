@@ -31,6 +31,7 @@ from daemons.front.openai_bodies import (
 )
 from daemons.front.orders import Request, order
 from daemons.front.sampling import LogprobWishes, samples_of
+from daemons.front.thoughts_first import thoughts_first
 from daemons.front.tracing import RID, trace_id
 from daemons.front.validate import (
     PRIORITY_HEADER,
@@ -120,6 +121,8 @@ class OpenAiApi:
         wishes = wishes_of(
             shared, shared.max_tokens if newer is None else newer, chat.structural_tag
         )
+        if chat.thinks:
+            wishes = thoughts_first(wishes, chat.place)
         ask = Ask(
             request,
             shared,

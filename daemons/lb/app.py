@@ -15,6 +15,7 @@ from daemons.lb.overview import Overview
 from daemons.lb.service import HEALTH_GENERATE, ORDERS, Service
 from daemons.lb.wire.connection import Doorway
 from daemons.lb.wire.site import FrontSite, Tls, run_front
+from daemons.runtime import openapi
 from daemons.runtime.door import TurnedAway
 from daemons.runtime.http import STOP_S, Answering, Refusal, make_app
 
@@ -27,6 +28,8 @@ OPEN_TO_CLIENTS = (
     "/abort_request",  # of one's own; "all" wants the token
     "/v1/models",
     "/get_model_info",
+    openapi.DOCUMENT_PATH,
+    openapi.PAGE_PATH,
 )
 
 
@@ -44,6 +47,7 @@ def app_of(service: Service) -> web.Application:
     app.middlewares.insert(0, _last)
     for part in (Aside(service), Overview(service)):
         app.add_routes(part.routes())
+    openapi.add_to(app, openapi.document("pd-lb", service.version, openapi.CLIENTS))
     return app
 
 

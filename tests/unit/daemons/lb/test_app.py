@@ -27,6 +27,8 @@ async def test_every_endpoint_has_a_route(balancer: MakeBalancer) -> None:
         "GET /fleet",
         "GET /rooms",
         "GET /rooms/{room}",
+        "GET /openapi.json",
+        "GET /docs",
     }
 
 
