@@ -9,7 +9,7 @@ WORDS = ("name", "size", "tags", "kind", "price", "when", "ok", "inner")
 
 
 def random_schema(draw: random.Random, depth: int = 0) -> dict[str, Any]:
-    """Return an object's schema with two to four fields, nested at most twice."""
+    """Return an object's schema with two to four fields, nested at most once."""
     names = draw.sample(WORDS, draw.randint(2, 4))
     return {
         "type": "object",
@@ -21,7 +21,7 @@ def random_schema(draw: random.Random, depth: int = 0) -> dict[str, Any]:
 
 def _value(draw: random.Random, depth: int) -> dict[str, Any]:
     kinds = ["integer", "boolean", "enum", "null", "date", "text"]
-    kinds += ["object", "array", "either"] if depth < 3 else []
+    kinds += ["object", "array", "either"] if depth < 2 else []
     match draw.choice(kinds):
         case "integer":
             low = draw.randint(-5, 5)
@@ -35,7 +35,7 @@ def _value(draw: random.Random, depth: int) -> dict[str, Any]:
         case "object":
             return random_schema(draw, depth)
         case "array":
-            return {"type": "array", "items": _value(draw, depth + 1), "minItems": 1, "maxItems": 3}
+            return {"type": "array", "items": _value(draw, depth + 1), "minItems": 1, "maxItems": 2}
         case "either":
             return {"anyOf": [_value(draw, depth + 1), {"type": "null"}]}
         case kind:
