@@ -176,7 +176,7 @@ def test_answers_keep_to_random_schemas(tiny: tuple[str, Cluster]) -> None:
 
 def test_an_object_a_regex_and_a_broken_schema(client: openai.OpenAI, smollm: Cluster) -> None:
     answer = client.chat.completions.create(
-        model=MODEL, messages=HI, max_tokens=300, temperature=0, seed=1,
+        model=MODEL, messages=HI, max_tokens=60, temperature=0, seed=1,
         response_format={"type": "json_object"},
     ).choices[0]  # fmt: skip
     if answer.finish_reason == "stop":
@@ -204,7 +204,7 @@ def test_tools_make_the_round_trip(client: openai.OpenAI, choice: Any) -> None:
     asked: dict[str, Any] = {
         "model": MODEL,
         "tools": [TOOL],
-        "max_tokens": 200,
+        "max_tokens": 100,
         "temperature": 0,
         "parallel_tool_calls": False,
     }
