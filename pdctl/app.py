@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pdctl.commands import config, trace
+from pdctl.commands import bench, config, trace
 from pdctl.commands.await_ import await_
 from pdctl.commands.chaos import chaos
 from pdctl.commands.chat import chat
@@ -57,4 +57,5 @@ app.command()(diff)
 app.command()(doctor)
 app.command()(keygen)
 app.command()(chaos)
+app.add_typer(bench.app, name="bench")
 app.add_typer(config.app, name="config")

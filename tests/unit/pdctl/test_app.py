@@ -20,6 +20,7 @@ VERBS = (
     "chat",
     "doctor",
     "chaos",
+    "bench",
     "config",
 )
 
