@@ -334,3 +334,45 @@ async def test_tools_are_called_and_thoughts_told_apart_over_http(tmp_path: Path
             ((call,),) = [one["tool_calls"] for one in told if "tool_calls" in one]
             assert call["function"] == {"name": "f", "arguments": '{"a": 1}'}
             assert parts[-1]["finish_reason"] == "tool_calls"
+
+
+ROUTERS = {  # what sglang-router 0.3.2 makes of a client's body
+    "/v1/chat/completions": {
+        "messages": HI,
+        "model": "unknown",
+        "logprobs": False,
+        "max_completion_tokens": 4,
+        "stream": False,
+        "no_stop_trim": False,
+        "ignore_eos": False,
+        "continue_final_message": False,
+        "skip_special_tokens": True,
+        "separate_reasoning": True,
+        "stream_reasoning": True,
+        "return_hidden_states": False,
+    },
+    "/generate": {
+        "text": "hi",
+        "model": None,
+        "sampling_params": {"max_new_tokens": 4, "n": 1},
+        "stream": False,
+        "return_text_in_logprobs": False,
+        "log_metrics": True,
+        "return_hidden_states": False,
+        "background": False,
+        "no_logs": False,
+        "return_bytes": False,
+        "return_entropy": False,
+    },
+}
+
+
+@pytest.mark.parametrize("path", ROUTERS)
+async def test_what_others_routers_add_to_a_body_passes(bench: Bench, path: str) -> None:
+    where = {"bootstrap_host": "127.0.0.1", "bootstrap_port": 8998, "bootstrap_room": 2**62 + 1}
+    asking = asyncio.create_task(post(bench, path, **ROUTERS[path], **where))
+    submit = await bench.rank.hear(Submit)
+    assert submit.sampling.max_tokens == 4
+    await bench.rank.output(submit, b"a", LENGTH)
+    status, _ = await asking
+    assert status == 200
