@@ -106,7 +106,7 @@ def test_a_client_that_leaves_frees_everything(smollm: Cluster) -> None:
     )
     with urllib.request.urlopen(request, timeout=30) as answer:
         answer.readline()
-        assert smollm.status("d0")["rooms"]["running"] == 1
+        assert eventually(lambda: smollm.status("d0")["rooms"]["running"] == 1)
     for instance in ("d0", "p0"):
         assert eventually(lambda name=instance: smollm.is_idle(name)), smollm.status(instance)
     counters = smollm.status("d0")["counters"]
