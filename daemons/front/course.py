@@ -12,14 +12,17 @@ import msgspec
 from daemons.cluster.load import ClusterFile, settings_of
 from daemons.cluster.worker import Timers
 from daemons.front.desk import Desk
+from daemons.front.output import Order
 from daemons.front.pulse import Pulse
 from daemons.front.ranks import Death, Ranks, Silent
 from daemons.front.registration import disagreement, registrations
+from daemons.front.rooms import Call
 from daemons.protocol.causes import Cause
-from daemons.protocol.generate import Drain
+from daemons.protocol.generate import Drain, Sampling
+from daemons.protocol.ids import ROOM_LIMIT, RoomKey
 from daemons.protocol.topology import Role, State
 from daemons.runtime import systemd
-from daemons.runtime.http import Site
+from daemons.runtime.http import Refusal, Site
 from daemons.runtime.log import logger
 from daemons.runtime.phonebook import PhoneBookError, keep_registered
 from daemons.runtime.program import EXIT_BAD_CONFIG, EXIT_FAILED, Stop
@@ -29,6 +32,9 @@ READY_S = 300.0  # ranks load their weights within
 REGISTERED_S = 10.0  # after so long without a phone book we are ready all the same
 IDLE_POLL_S = 0.2  # while draining
 LIVE_TIMERS = ("drain_s", "notice_s")  # that the front alone reads
+CANARY = RoomKey(ROOM_LIMIT - 1, 1)
+CANARY_TOKENS = 3  # of the prefill, of a step, and of one that was prepared ahead
+CANARY_S = 60.0
 EXTENSION_US = 10_000_000  # systemd is asked for so much more time while rooms remain
 
 
@@ -109,6 +115,32 @@ class Course:
             logger().error("ranks.disagree", text=wrong)
             return False
         self._desk.ready = ready.result()
+        return await self._canary()
+
+    async def _canary(self) -> bool:
+        """Let a decode that can do so serve a room of its own; say whether it lives."""
+        desk = self._desk
+        if not desk.config.local_prefill:
+            return True
+        sampling = Sampling(max_tokens=CANARY_TOKENS, temperature=0.0, ignore_eos=True)
+        order = Order(CANARY, (0,), sampling, desk.config.instance, "canary")
+        song = asyncio.create_task(self._sung(order))
+        await _first(song, self._ranks.death)
+        if not song.done():
+            song.cancel()
+            logger().error("canary.died", text=str(self._ranks.death.result()))
+            return False
+        return song.result()
+
+    async def _sung(self, order: Order) -> bool:
+        desk = self._desk
+        try:
+            async with Call([order], desk.rooms, desk.card.tokenizer, CANARY_S) as call:
+                async for _ in call:
+                    pass
+        except Refusal as refusal:
+            logger().error("canary.died", text=str(refusal))
+            return False
         return True
 
     def _open(self) -> None:

@@ -166,6 +166,21 @@ async def test_a_file_that_a_rank_finds_bad_is_not_worth_another_start(tmp_path:
         assert await one.exit_code() == 78
 
 
+async def test_a_decode_serves_a_room_of_its_own_before_it_says_ready(tmp_path: Path) -> None:
+    async with running(tmp_path, local_prefill=True) as one:
+        await one.ready()
+
+
+async def test_a_decode_whose_own_room_fails_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(course_module, "CANARY_S", 0.05)
+    monkeypatch.setattr("daemons.front.rooms.GRACE_S", 0.05)
+    async with running(tmp_path, "--tokens", "hold", local_prefill=True) as one:
+        assert await one.exit_code() == 1
+        assert one.book.registered == []
+
+
 async def test_a_rank_that_is_never_ready_ends_the_instance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
