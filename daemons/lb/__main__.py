@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import secrets
 import signal
+import socket
 import ssl
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
+from typing import NoReturn
 
 import aiohttp
 import uvloop
 
 from daemons.cluster.errors import OperatorError
-from daemons.cluster.key import load_key
+from daemons.cluster.key import ClusterKey, load_key
 from daemons.cluster.load import (
     LB_NAME,
     ClusterFile,
@@ -30,6 +35,8 @@ from daemons.lb.config import LbConfig
 from daemons.lb.fleet import Fleet
 from daemons.lb.gate import Gate
 from daemons.lb.keys import ApiKeys
+from daemons.lb.lead import Processes, Share, serve_merged
+from daemons.lb.neighbours import Neighbours, keep_telling
 from daemons.lb.pairing import pairing_of
 from daemons.lb.policies import POLICIES
 from daemons.lb.reload import api_keys_of, beside, reloaded
@@ -42,7 +49,7 @@ from daemons.protocol.topology import Registration, Role, State
 from daemons.runtime import log, program, systemd
 from daemons.runtime.epoch import new_epoch
 from daemons.runtime.guard import bearer, guard, tell_exposure
-from daemons.runtime.http import url_of
+from daemons.runtime.http import bound, url_of
 from daemons.runtime.phonebook import PhoneBook, PhoneBookError, keep_registered
 from daemons.runtime.recorder import Recorder
 
@@ -67,6 +74,7 @@ class Running:
     site: FrontSite
     book: PhoneBook
     advertise: str
+    share: Share | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def registration(self) -> list[Registration]:
@@ -95,14 +103,19 @@ class Running:
         )
         return [
             asyncio.create_task(watch.keep_seeing(config.poll_s), name="fleet"),
-            asyncio.create_task(
-                keep_registered(self.book, self.registration, config.lease_s, changed=self.changed),
-                name="registration",
-            ),
+            asyncio.create_task(self._keep_known(), name="known"),
             asyncio.create_task(hearing.keep(), name="hearing"),
             asyncio.create_task(service.pool.keep_sweeping(), name="pool"),
-            asyncio.create_task(_feed_watchdog(service), name="watchdog"),
+            asyncio.create_task(_feed(lambda: f"{len(service.open)} requests"), name="watchdog"),
         ]
+
+    async def _keep_known(self) -> None:
+        """Be in the phone book; one of several processes tells the others of its rooms instead."""
+        config, service, share = self.config, self.service, self.share
+        if share is not None:
+            neighbours = Neighbours(share.number, service.fleet, service.gate.opened)
+            await keep_telling(neighbours, share.folder, share.count)
+        await keep_registered(self.book, self.registration, config.lease_s, changed=self.changed)
 
     async def drain(self, stop: program.Stop) -> None:
         """Take no more requests; let open ones finish until the deadline or a second signal."""
@@ -122,9 +135,16 @@ class Running:
             service.open.cut_all()
 
 
-async def serve(file: ClusterFile) -> None:
+async def serve(file: ClusterFile, flags: argparse.Namespace) -> None:
     """Serve until SIGTERM, then drain."""
     config = settings(file)
+    count = flags.workers or config.processes
+    if flags.process is None and count > 1:
+        await serve_together(file, config, count)
+        return
+    share = None
+    if flags.process is not None:
+        share = Share(flags.process, count, flags.folder, flags.fd, flags.at)
     log.configure(LB_NAME, Role.LB.value, level=config.log_level)
     stop = program.Stop()
     stop.listen()
@@ -132,11 +152,15 @@ async def serve(file: ClusterFile) -> None:
     async with aiohttp.ClientSession(
         connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
     ) as session:
-        await _serve(file, config, session, stop)
+        await _serve(file, config, session, stop, share)
 
 
 async def _serve(
-    file: ClusterFile, config: LbConfig, session: aiohttp.ClientSession, stop: program.Stop
+    file: ClusterFile,
+    config: LbConfig,
+    session: aiohttp.ClientSession,
+    stop: program.Stop,
+    share: Share | None,
 ) -> None:
     address = address_of(file.cluster, config.host)
     meeting = phone_book_of(file.cluster)
@@ -149,14 +173,16 @@ async def _serve(
     )
     book = PhoneBook(url_of(*meeting), session, headers=bearer(key, Role.BOOTSTRAP))
     bind = config.bind or address
-    held = program.socket_of_unit()
-    tls = tls_of(file, config, config.tls_bind or bind)
-    site = await run_lb(service, bind, config.port, [] if held is None else [held], tls=tls)
-    tell_exposure(bind, key)
-    running = Running(config, service, site, book, config.advertise or address)
+    tls = tls_of(file, config, config.tls_bind or bind, shared=share is not None)
+    site = await run_lb(service, bind, config.port, _sockets(bind, share), tls=tls, share=share)
+    running = Running(config, service, site, book, config.advertise or address, share)
     tasks = running.start(lambda: look_of(service.config, book, session)())
     _listen_for_hangup(file, service, tls)
-    service.log.info("daemon.ready", bind=site.host, port=site.port)
+    if share is None:
+        tell_exposure(bind, key)
+        service.log.info("daemon.ready", bind=site.host, port=site.port)
+    else:
+        service.log.info("process.ready", process=share.number, port=site.port)
     systemd.notify("READY=1")
     try:
         await stop.asked.wait()
@@ -165,12 +191,109 @@ async def _serve(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, *service.looking, return_exceptions=True)
-        with contextlib.suppress(PhoneBookError):
-            await book.deregister(LB_NAME, service.epoch)
+        if share is None:
+            with contextlib.suppress(PhoneBookError):
+                await book.deregister(LB_NAME, service.epoch)
         await site.close()
         await service.lingering.close()
         service.pool.close()
         service.log.info("daemon.stopped")
+
+
+def _sockets(bind: str, share: Share | None) -> list[socket.socket]:
+    """Return what is listened on instead of a port of our own."""
+    if share is None:
+        held = program.socket_of_unit()
+        return [] if held is None else [held]
+    if share.fd is None:
+        return [bound(bind, share.port, shared=True)]
+    held = socket.socket(fileno=share.fd)
+    held.setblocking(False)
+    return [held]
+
+
+async def serve_together(file: ClusterFile, config: LbConfig, count: int) -> None:
+    """Let several processes serve on one port until SIGTERM, and be what others see of them."""
+    log.configure(LB_NAME, Role.LB.value, level=config.log_level)
+    stop, key = program.Stop(), load_key(file.cluster)
+    stop.listen()
+    bind = config.bind or address_of(file.cluster, config.host)
+    held = program.socket_of_unit()
+    reserved = held or bound(bind, config.port, shared=True)
+    port = reserved.getsockname()[1]
+    with tempfile.TemporaryDirectory(prefix="pd-lb-") as name, reserved:
+        folder = Path(name)
+        processes = Processes(file.path, count, folder, held, port)
+        faces, close = await serve_merged(folder, count, config.max_body_bytes)
+        for number in range(count):
+            await processes.start(number)
+        keeping = [asyncio.create_task(processes.keep(number)) for number in range(count)]
+        try:
+            await processes.up(faces)
+            tell_exposure(bind, key)
+            await _led(file, config, processes, stop, key)
+        finally:
+            processes.is_ending = True
+            processes.signal(signal.SIGTERM)
+            await processes.ended(config.drain_s + 10)
+            for task in keeping:
+                task.cancel()
+            await asyncio.gather(*keeping, return_exceptions=True)
+            await close()
+            processes.log.info("daemon.stopped")
+
+
+async def _led(
+    file: ClusterFile,
+    config: LbConfig,
+    processes: Processes,
+    stop: program.Stop,
+    key: ClusterKey | None,
+) -> None:
+    """Be in the phone book until SIGTERM, then while the processes drain."""
+    state, changed, epoch = [State.READY], asyncio.Event(), new_epoch()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, processes.signal, signal.SIGHUP)
+    advertise = config.advertise or address_of(file.cluster, config.host)
+
+    def registration() -> list[Registration]:
+        return [
+            Registration(
+                instance=LB_NAME, role=Role.LB, epoch=epoch, state=state[0], http_host=advertise,
+                http_port=processes.port, lease_s=config.lease_s, version=program.version(),
+            )
+        ]  # fmt: skip
+
+    async with aiohttp.ClientSession() as session:
+        book = PhoneBook(
+            url_of(*phone_book_of(file.cluster)), session, headers=bearer(key, Role.BOOTSTRAP)
+        )
+        known = asyncio.create_task(
+            keep_registered(book, registration, config.lease_s, changed=changed)
+        )
+        watchdog = asyncio.create_task(_feed(lambda: f"{processes.count} processes"))
+        processes.log.info("daemon.ready", port=processes.port, processes=processes.count)
+        systemd.notify("READY=1")
+        try:
+            await stop.asked.wait()
+            state[0], processes.is_ending = State.DRAINING, True
+            changed.set()
+            limit_us = int((config.drain_s + 10) * 1e6)
+            systemd.notify("STOPPING=1", f"EXTEND_TIMEOUT_USEC={limit_us}")
+            processes.signal(signal.SIGTERM)
+            again = asyncio.create_task(stop.now.wait())
+            ended = asyncio.create_task(processes.ended(config.drain_s + 10))
+            await asyncio.wait({again, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                processes.signal(signal.SIGTERM)
+                await ended
+            again.cancel()
+        finally:
+            known.cancel()
+            watchdog.cancel()
+            await asyncio.gather(known, watchdog, return_exceptions=True)
+            with contextlib.suppress(PhoneBookError):
+                await book.deregister(LB_NAME, epoch)
 
 
 def look_of(config: LbConfig, book: PhoneBook, session: aiohttp.ClientSession) -> Look:
@@ -180,13 +303,13 @@ def look_of(config: LbConfig, book: PhoneBook, session: aiohttp.ClientSession) -
     return through(book)
 
 
-def tls_of(file: ClusterFile, config: LbConfig, host: str) -> Tls | None:
+def tls_of(file: ClusterFile, config: LbConfig, host: str, *, shared: bool = False) -> Tls | None:
     """Return how HTTPS is served, None where it is not; raises OperatorError."""
     if not config.tls_port:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     load_certificate(context, file, config)
-    return Tls(context, host, config.tls_port)
+    return Tls(context, host, config.tls_port, shared)
 
 
 def load_certificate(context: ssl.SSLContext, file: ClusterFile, config: LbConfig) -> None:
@@ -235,18 +358,38 @@ def _service(config: LbConfig, session: aiohttp.ClientSession, meeting: tuple[st
     )
 
 
-async def _feed_watchdog(service: Service) -> None:
+async def _feed(told: Callable[[], str]) -> NoReturn:
     """Tell systemd that the loop turns, as often as it wants to hear it."""
     period_s = systemd.watchdog_period_s() or 10.0
     while True:
-        systemd.notify("WATCHDOG=1", f"STATUS={len(service.open)} requests")
+        systemd.notify("WATCHDOG=1", f"STATUS={told()}")
         await asyncio.sleep(period_s)
+
+
+def flags_of() -> argparse.ArgumentParser:
+    """Return the flags that are pd-lb's own; but for the first, it gives them to itself."""
+    flags = argparse.ArgumentParser(add_help=False)
+    flags.add_argument("--workers", type=int, metavar="N", help="processes that share the port")
+    flags.add_argument("--process", type=int, help=argparse.SUPPRESS)
+    flags.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    flags.add_argument("--fd", type=int, help=argparse.SUPPRESS)
+    flags.add_argument("--at", type=int, default=0, help=argparse.SUPPRESS)
+    return flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run pd-lb; returns the exit code."""
     about = "Picks a prefill and a decode for each request."
-    return program.run("pd-lb", about, serve, argv, loop=uvloop.new_event_loop)
+    own = flags_of()
+    flags, _ = own.parse_known_args(argv)
+    return program.run(
+        "pd-lb",
+        about,
+        lambda file: serve(file, flags),
+        argv,
+        loop=uvloop.new_event_loop,
+        flags_too=[own],
+    )
 
 
 if __name__ == "__main__":

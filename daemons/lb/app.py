@@ -10,11 +10,13 @@ from aiohttp.typedefs import Middleware
 
 from daemons.lb.aside import Aside
 from daemons.lb.cors import cors_middleware
+from daemons.lb.lead import Share
 from daemons.lb.order import CHAT, COMPLETIONS, GENERATE
 from daemons.lb.overview import Overview
 from daemons.lb.service import HEALTH_GENERATE, ORDERS, Service
 from daemons.lb.wire.connection import Doorway
 from daemons.lb.wire.site import FrontSite, Tls, run_front
+from daemons.lb.wire.tunnel import Tunnel
 from daemons.runtime import openapi
 from daemons.runtime.door import TurnedAway
 from daemons.runtime.http import STOP_S, Answering, Refusal, make_app
@@ -68,12 +70,18 @@ async def run_lb(
     sockets: Sequence[socket.socket] = (),
     *,
     tls: Tls | None = None,
+    share: Share | None = None,
     stop_s: float = STOP_S,
 ) -> FrontSite:
     """Serve clients and operators on one port; raises OSError."""
-    return await run_front(
+    site = await run_front(
         app_of(service), doorway_of(service), host, port, sockets, tls=tls, stop_s=stop_s
     )
+    if share is not None:
+        lead = share.lead
+        site.doorway.hand_over = lambda: Tunnel(lead)
+        await site.answer_at(str(share.face))
+    return site
 
 
 async def _misspelt(request: web.Request) -> web.StreamResponse:

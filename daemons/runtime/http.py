@@ -299,14 +299,19 @@ def host_in_url(host: str) -> str:
     return f"[{host}]" if version == 6 else host
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound and does not listen yet; raises OSError."""
+def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """Return a socket that is bound and does not listen yet; raises OSError.
+
+    ``shared`` lets other processes bind the same port, of which each gets its part of connections.
+    """
     family, kind, proto, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
     bound = socket.socket(family, kind, proto)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         bound.bind(address)

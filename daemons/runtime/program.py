@@ -76,12 +76,13 @@ def run(
     argv: Sequence[str] | None = None,
     *,
     loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    flags_too: Sequence[argparse.ArgumentParser] = (),
 ) -> int:
     """Read the flags and the cluster file, run ``serve`` to its end, and return the exit code.
 
-    ``loop`` makes the event loop, where it is not asyncio's own.
+    ``loop`` makes the event loop, where it is not asyncio's own; ``flags_too`` are known beside.
     """
-    parser = argparse.ArgumentParser(prog=program, description=about)
+    parser = argparse.ArgumentParser(prog=program, description=about, parents=flags_too)
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="cluster file")
     flags = parser.parse_args(argv)
     try:

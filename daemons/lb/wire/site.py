@@ -7,6 +7,8 @@ the bytes that came, and ends after that answer: so each path reads only what is
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import socket
 import ssl
 from collections.abc import Sequence
@@ -28,6 +30,7 @@ class Tls:
     context: ssl.SSLContext
     host: str
     port: int
+    shared: bool = False  # with other processes
 
 
 @dataclass(slots=True)
@@ -40,7 +43,7 @@ class FrontSite:
     server: web.Server
     door: Door
     doorway: Doorway
-    listeners: Sequence[asyncio.Server]
+    listeners: list[asyncio.Server]
     beside: Sequence[asyncio.Task[None]]
     stop_s: float
 
@@ -48,6 +51,14 @@ class FrontSite:
     def url(self) -> str:
         """Base URL of the bound address."""
         return url_of(self.host, self.port)
+
+    async def answer_at(self, path: str) -> None:
+        """Let the application answer on a Unix socket too; an earlier life's gives way."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        listener = await loop.create_unix_server(lambda: self.door.greet(self.server), path)
+        self.listeners.append(listener)
 
     async def close(self) -> None:
         """Stop listening, let open requests end for ``stop_s``, then cancel them."""
@@ -113,7 +124,7 @@ async def run_front(
     try:
         if not listening:
             listening.append(bound(host, port))
-        secure = [] if tls is None else [bound(tls.host, tls.port)]
+        secure = [] if tls is None else [bound(tls.host, tls.port, shared=tls.shared)]
         for one in (*listening, *secure):
             # connections inherit it; else what a client never reads keeps its connection for ever
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_S * 1000))
