@@ -60,7 +60,8 @@ async def asked(tmp_path: Any) -> AsyncIterator[Any]:
             faces.append(aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)))
             closing.append(runner.cleanup)
         gone = str(tmp_path / "gone")
-        faces += [aiohttp.ClientSession(connector=aiohttp.UnixConnector(gone))] * bool(dead)
+        for _ in range(dead):
+            faces.append(aiohttp.ClientSession(connector=aiohttp.UnixConnector(gone)))
         app = make_app()
         app.add_routes(Merged(faces[::-1]).routes())
         site = await run_site(app, "127.0.0.1", 0, stop_s=0.1)

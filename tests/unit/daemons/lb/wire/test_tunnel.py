@@ -14,18 +14,22 @@ from tests.unit.daemons.lb.conftest import DEADLINE_S
 async def port(tmp_path: Path) -> AsyncIterator[int]:
     """A port whose connections are handed on to a process that answers in capitals."""
     loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while part := await reader.read(1 << 16):
             writer.write(part.upper())
             await writer.drain()
         writer.close()
+        await writer.wait_closed()
+        ended.set()
 
     far = await asyncio.start_unix_server(answer, str(tmp_path / "far"))
     near = await loop.create_server(lambda: Tunnel(str(tmp_path / "far")), "127.0.0.1", 0)
     yield near.sockets[0].getsockname()[1]
     near.close()
     far.close()
+    await asyncio.wait_for(ended.wait(), DEADLINE_S)
 
 
 async def test_bytes_go_both_ways_however_many(port: int) -> None:
