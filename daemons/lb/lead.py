@@ -90,6 +90,8 @@ class Processes:
                 return
             self.log.error("process.died", process=number, pid=process.pid, code=code)
             await asyncio.sleep(AGAIN_S)
+            if self.is_ending:
+                return
             await self.start(number)
 
     def signal(self, number: signal.Signals) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from .conftest import DEADLINE_S, FakeWorker, MakeWorker, events, until
+from .conftest import FakeWorker, MakeWorker, events, until
 
 UP_S = 60.0
 
@@ -98,7 +98,7 @@ async def test_several_processes_are_one_balancer(
         for stream in streams:
             assert (await stream.read()).endswith(b"data: [DONE]\n\n")
             stream.release()
-        assert await asyncio.wait_for(lb.process.wait(), DEADLINE_S) == 0
+        assert await asyncio.wait_for(lb.process.wait(), UP_S) == 0
     if held is not None:
         held.close()
 
@@ -116,4 +116,4 @@ async def test_a_process_that_dies_is_started_again(
         async with http.get(url + "/status") as response:
             assert response.status == 200
         lb.process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(lb.process.wait(), DEADLINE_S) == 0
+        assert await asyncio.wait_for(lb.process.wait(), UP_S) == 0
