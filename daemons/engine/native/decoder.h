@@ -230,7 +230,7 @@ struct Forward {
         for (int i = 0; i < model.layer_count; i++) {
             const Layer& layer = model.layers[i];
             const T* x = normed(team, member, layer.before_attention);
-            project(team, x, layer);
+            project(team, member, x, layer);
             team.meet();
             Cache own = cache;
             own.base = static_cast<char*>(cache.base) + layer_bytes * i;
@@ -241,11 +241,11 @@ struct Forward {
                          space.mixed.as<T>(), strided(across()), space}
                 .run(team, member);
             team.meet();
-            add(team, space.mixed.as<T>(), strided(across()), *layer.out, layer.after_attention);
+            add(team, member, space.mixed.as<T>(), strided(across()), *layer.out, layer.after_attention);
             x = normed(team, member, layer.before_mlp);
-            open(team, x, *layer.gate_up);
+            open(team, member, x, *layer.gate_up);
             team.meet();
-            add(team, space.opened.as<T>(), strided(model.middle), *layer.down, layer.after_mlp);
+            add(team, member, space.opened.as<T>(), strided(model.middle), *layer.down, layer.after_mlp);
         }
     }
 
@@ -298,10 +298,10 @@ struct Forward {
         return shared;
     }
 
-    void project(Team& team, const T* x, const Layer& layer) {
+    void project(Team& team, int member, const T* x, const Layer& layer) {
         float* to = space.qkv.as<float>();
         int width = projected();
-        multiply(team, x, strided(model.hidden), batch.tokens, *layer.qkv,
+        multiply(team, member, x, strided(model.hidden), batch.tokens, *layer.qkv,
                  [&](int row, int rows, int panel, const float* out) {
                      put(out, rows, layer.qkv->bias_of(panel), to + size_t(row) * width, width,
                          panel * PANEL, width);
@@ -369,10 +369,10 @@ struct Forward {
     }
 
     // stream += norm(x * matrix); ends with a meeting.
-    void add(Team& team, const T* x, int stride, const Matrix& matrix, const float* norm) {
+    void add(Team& team, int member, const T* x, int stride, const Matrix& matrix, const float* norm) {
         int hidden = model.hidden;
         float* between = space.between.as<float>();
-        multiply(team, x, stride, batch.tokens, matrix,
+        multiply(team, member, x, stride, batch.tokens, matrix,
                  [&](int row, int rows, int panel, const float* out) {
                      const float* bias = matrix.bias_of(panel);
                      int first = panel * PANEL, columns = std::min(PANEL, hidden - first);
@@ -396,11 +396,11 @@ struct Forward {
     }
 
     // opened = activation(gate) * up
-    void open(Team& team, const T* x, const Matrix& matrix) {
+    void open(Team& team, int member, const T* x, const Matrix& matrix) {
         constexpr int HALF = PANEL / 2;
         T* to = space.opened.as<T>();
         int stride = strided(model.middle);
-        multiply(team, x, strided(model.hidden), batch.tokens, matrix,
+        multiply(team, member, x, strided(model.hidden), batch.tokens, matrix,
                  [&](int row, int rows, int panel, float* out) {
                      const float* bias = matrix.bias_of(panel);
                      int columns = std::min(HALF, model.middle - panel * HALF);
@@ -429,15 +429,17 @@ struct Head {
     int count;
     float* logits;
 
-    static void work(void* self, Team& team, int) { static_cast<Head*>(self)->run(team); }
-    void run(Team& team) {
+    static void work(void* self, Team& team, int member) {
+        static_cast<Head*>(self)->run(team, member);
+    }
+    void run(Team& team, int member) {
         int stride = rounded_up(model.hidden, 32);
         T* x = space.normed.as<T>();
         for (int row = team.take(); row < count; row = team.take())
             norm_row(rows + size_t(row) * model.hidden, model.norm, model.hidden, model.eps,
                      x + size_t(row) * stride);
         team.meet();
-        multiply(team, x, stride, count, *model.head,
+        multiply(team, member, x, stride, count, *model.head,
                  [&](int row, int height, int panel, const float* out) {
                      int first = panel * PANEL, columns = std::min(PANEL, model.vocabulary - first);
                      for (int i = 0; i < height; i++, out += PANEL) {

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <memory>
+#include <mutex>
 #include <type_traits>
 #include <utility>
 
@@ -24,24 +26,30 @@ constexpr int TALLEST = LANES == 16 ? 12 : LANES == 8 ? 3 : 1;  // rows that fit
 
 inline int rounded_up(int x, int to) { return (x + to - 1) / to * to; }
 
+constexpr size_t HUGE = 2 << 20;    // a large page
+constexpr size_t ARENA = 32 << 20;  // so much is asked for at once for smaller matrices
+
 // Zeroed memory in large pages, where the system has them: weights are read from end to end.
 class Memory {
   public:
     Memory() = default;
     explicit Memory(size_t bytes) : bytes_(bytes ? bytes : 1) {
-        void* at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        size_t whole = bytes_ + HUGE;
+        void* at = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (at == MAP_FAILED) return;
-        madvise(at, bytes_, MADV_HUGEPAGE);
-        at_ = at;
+        if (bytes_ >= HUGE) madvise(at, whole, MADV_HUGEPAGE);
+        from_ = at;
+        at_ = reinterpret_cast<void*>((reinterpret_cast<size_t>(at) + HUGE - 1) / HUGE * HUGE);
     }
     Memory(Memory&& other) noexcept { *this = std::move(other); }
     Memory& operator=(Memory&& other) noexcept {
+        std::swap(from_, other.from_);
         std::swap(at_, other.at_);
         std::swap(bytes_, other.bytes_);
         return *this;
     }
     ~Memory() {
-        if (at_) munmap(at_, bytes_);
+        if (from_) munmap(from_, bytes_ + HUGE);
     }
     template <class T>
     T* as() const { return static_cast<T*>(at_); }
@@ -49,8 +57,39 @@ class Memory {
     size_t bytes() const { return at_ ? bytes_ : 0; }
 
   private:
-    void* at_ = nullptr;
+    void *from_ = nullptr, *at_ = nullptr;
     size_t bytes_ = 0;
+};
+
+// A part of a larger piece of memory, which lives as long as any part of it: matrices lie densely,
+// in the order in which they are read, and small ones are in large pages too.
+class Part {
+  public:
+    Part() = default;
+    explicit Part(size_t bytes) {
+        static std::mutex one_at_a_time;
+        static std::weak_ptr<Memory> newest;
+        static size_t used = 0;
+        std::lock_guard guard(one_at_a_time);
+        bytes = (bytes + 63) / 64 * 64;
+        std::shared_ptr<Memory> whole = newest.lock();
+        if (!whole || whole->bytes() - used < bytes) {
+            whole = std::make_shared<Memory>(std::max(bytes, ARENA));
+            if (!whole->is_there()) return;
+            newest = whole;
+            used = 0;
+        }
+        at_ = whole->as<char>() + used;
+        used += bytes;
+        whole_ = std::move(whole);
+    }
+    template <class T>
+    T* as() const { return reinterpret_cast<T*>(at_); }
+    bool is_there() const { return at_ != nullptr; }
+
+  private:
+    std::shared_ptr<Memory> whole_;
+    char* at_ = nullptr;
 };
 
 // Makes room for so many bytes; what was there before is lost.
@@ -70,8 +109,8 @@ struct Matrix {
     int depth;   // k, filled up with zeros to a whole group
     int panels;
     bool gated;  // a panel holds 16 columns of the gate, then the 16 of the up that belong to them
-    Memory weights;
-    Memory bias;  // fp32 [panels * 32] in the panels' order; absent: none
+    Part weights;
+    Part bias;  // fp32 [panels * 32] in the panels' order; absent: none
 
     // Which output stands in a panel's column; -1: filled up.
     int output_of(int column) const {
@@ -95,8 +134,8 @@ Matrix* packed(const T* rows, const T* bias, int n, int k, bool gated) {
     int outputs = gated ? n / 2 : n;
     int panels = (outputs + (gated ? PANEL / 2 : PANEL) - 1) / (gated ? PANEL / 2 : PANEL);
     auto* made = new Matrix{n, k, rounded_up(k, GROUP<T>), panels, gated, {}, {}};
-    made->weights = Memory(size_t(panels) * PANEL * made->depth * sizeof(T));
-    if (bias) made->bias = Memory(size_t(panels) * PANEL * sizeof(float));
+    made->weights = Part(size_t(panels) * PANEL * made->depth * sizeof(T));
+    if (bias) made->bias = Part(size_t(panels) * PANEL * sizeof(float));
     if (!made->weights.is_there() || (bias && !made->bias.is_there())) {
         delete made;
         return nullptr;
@@ -196,12 +235,11 @@ constexpr int BLOCK_ROWS = 240;  // of the inputs, small enough for the second c
 
 // A phase: all rows against all panels, in shares. `done(row, rows, panel, out)`.
 template <class T, class Done>
-void multiply(Team& team, const T* x, size_t stride, int rows, const Matrix& matrix, Done&& done) {
+void multiply(Team& team, int member, const T* x, size_t stride, int rows, const Matrix& matrix, Done&& done) {
     int blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
-    int wanted = team.members() * (blocks > 1 ? 4 : 8);
-    int chunk = std::clamp(matrix.panels / wanted, 1, 16);
-    int chunks = (matrix.panels + chunk - 1) / chunk;
-    for (int share = team.take(); share < chunks * blocks; share = team.take()) {
+    int chunk = blocks > 1 ? std::clamp(matrix.panels / (team.members() * 4), 1, 16) : 1;
+    int chunks = (matrix.panels + chunk - 1) / chunk, shares = chunks * blocks;
+    for (int share; (share = team.take_near(member, shares)) >= 0;) {
         int block = share % blocks, first_panel = share / blocks * chunk;
         int first = int(int64_t(rows) * block / blocks);
         int last = int(int64_t(rows) * (block + 1) / blocks);

@@ -57,7 +57,7 @@ class Team {
     using Work = void (*)(void* argument, Team& team, int member);
 
     // `cores`: one for each member but the first, which is the caller; negative means anywhere.
-    Team(int members, const int* cores) : members_(members) {
+    Team(int members, const int* cores) : members_(members), parts_(members) {
         for (int member = 1; member < members; member++) {
             int core = cores ? cores[member - 1] : -1;
             threads_.emplace_back([this, member, core] { live(member, core); });
@@ -75,7 +75,7 @@ class Team {
     void run(Work work, void* argument) {
         work_ = work;
         argument_ = argument;
-        next_.store(0, std::memory_order_relaxed);
+        begin_anew();
         if (members_ > 1) started_.advance();
         work(argument, *this, 0);
         meet();
@@ -84,13 +84,13 @@ class Team {
     // The end of a phase: nobody goes on before all are here. Shares are counted from 0 again.
     void meet() {
         if (members_ == 1) {
-            next_.store(0, std::memory_order_relaxed);
+            begin_anew();
             return;
         }
         uint32_t phase = phase_.now();
         if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == members_) {
             arrived_.store(0, std::memory_order_relaxed);
-            next_.store(0, std::memory_order_relaxed);
+            begin_anew();
             phase_.advance();
         } else {
             phase_.wait_beyond(phase, PHASE_SPINS);
@@ -100,9 +100,32 @@ class Team {
     // The next share of a phase's work that nobody took.
     int take() { return next_.fetch_add(1, std::memory_order_relaxed); }
 
+    // The same for shares that lie behind each other in memory: a member goes through a part of
+    // its own from end to end, then helps the others; -1 when all is taken.
+    int take_near(int member, int shares) {
+        for (int i = 0; i < members_; i++) {
+            int owner = (member + i) % members_;
+            int first = int(int64_t(shares) * owner / members_);
+            int last = int(int64_t(shares) * (owner + 1) / members_);
+            if (parts_[owner].taken.load(std::memory_order_relaxed) >= last - first) continue;
+            int share = first + parts_[owner].taken.fetch_add(1, std::memory_order_relaxed);
+            if (share < last) return share;
+        }
+        return -1;
+    }
+
   private:
     static constexpr int PHASE_SPINS = 4000;  // some 50 us
     static constexpr int START_SPINS = 4000;
+
+    struct alignas(64) Part {
+        std::atomic<int> taken{0};
+    };
+
+    void begin_anew() {
+        next_.store(0, std::memory_order_relaxed);
+        for (auto& part : parts_) part.taken.store(0, std::memory_order_relaxed);
+    }
 
     void live(int member, int core) {
         if (core >= 0) {
@@ -122,6 +145,7 @@ class Team {
     }
 
     const int members_;
+    std::vector<Part> parts_;
     std::vector<std::thread> threads_;
     Work work_ = nullptr;
     void* argument_ = nullptr;
