@@ -21,11 +21,11 @@ pytestmark = pytest.mark.live
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two of each, so that one may leave."""
     folder: Path = tmp_path_factory.mktemp("drain")
-    engine = {"dtype": "fp32", "kv_tokens": 4096, "chunk_tokens": 16, "batch_tokens": 16}
+    engine = {"dtype": "fp32", "kv_tokens": 16384, "chunk_tokens": 16, "batch_tokens": 16}
     pair = {"prefill": {"p0": {}, "p1": {}}, "decode": {"d0": {}, "d1": {}}}
     quick = {"lb": {"poll_s": 0.1, "attempts": 1}, "timers": {"notice_s": 0.4}}
     model = folder / "model"
-    write_checkpoint(model, "llama", max_position_embeddings=8192)
+    write_checkpoint(model, "llama", max_position_embeddings=16384)
     with running(folder, str(model), engine=engine, **pair, **quick) as cluster:
         yield cluster
 
@@ -82,7 +82,7 @@ def test_a_drain_under_load_loses_no_request_and_can_be_taken_back(
 def test_a_drain_waits_for_a_long_room_and_force_ends_it(cluster: Cluster) -> None:
     answers: list[tuple[int, Any]] = []
     asked = threading.Thread(
-        target=lambda: answers.append(post(f"{cluster.lb}/generate", body(3500)))
+        target=lambda: answers.append(post(f"{cluster.lb}/generate", body(15000)))
     )
     asked.start()
 
