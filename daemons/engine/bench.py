@@ -25,6 +25,7 @@ from daemons.cluster.errors import OperatorError
 from daemons.cluster.models import model_directory
 from daemons.engine.batch import lay_out
 from daemons.engine.config import EngineConfig
+from daemons.engine.device import choose_place, set_threads
 from daemons.engine.engine import Engine
 from daemons.engine.models import read_spec
 from daemons.engine.models.spec import DecoderSpec
@@ -230,8 +231,9 @@ def measure(
     samples: int,
 ) -> dict[str, Any]:
     """Return the whole document."""
+    set_threads(config.threads)
+    rates = limits(choose_place(config).dtype, samples)
     bench = Bench(config, directory)
-    rates = limits(bench.engine._place.dtype, samples)
     longest = bench.engine.max_model_len - 2
     decode = [
         bench.decode(count, context, rates, samples)
@@ -249,7 +251,7 @@ def measure(
         "settings": {
             "device": bench.engine._place.device.type,
             "dtype": bench.engine._place.dtype_name,
-            "threads": torch.get_num_threads(),
+            "threads": config.threads,
             "kernels": type(bench.engine._model).__name__,
             "samples": samples,
         },

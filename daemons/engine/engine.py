@@ -27,6 +27,7 @@ from daemons.engine.logprobs import drawn_logprob, token_logprobs
 from daemons.engine.memory import free_bytes, no_memory, pool_pages
 from daemons.engine.models import Model, load_model
 from daemons.engine.models.spec import Spec
+from daemons.engine.native.decoder import NativeDecoder
 from daemons.engine.room import RoomState, begin_room, judged_positions, resolved
 from daemons.engine.sampler import Choice, choose
 from daemons.engine.step import Item, Result, Sequence
@@ -78,6 +79,8 @@ class Engine:
         place = choose_place(config)
         team = native_team(config, place, cores)
         model, name = load_model(model_dir, place, team)
+        if isinstance(model, NativeDecoder):
+            set_threads(1)  # what is left to torch is small, and its threads spin beside the team's
         spec = model.spec
         pool = _reserved(config, spec, place, kv_tokens)
         return Engine(

@@ -2,8 +2,8 @@
 
 - Ours is ``daemons.engine.bench``, through ``Engine.forward``; its limits are measured there.
 - llama.cpp's server is built by hand (``--server``: the path of ``llama-server``; ``--gguf``: the
-  same model, ``{}`` in the place of f32 and bf16); what it says of its times is believed. Without
-  it there is no such column.
+  same model, ``{}`` in the place of f32 and bf16); what it says of its times is believed. Its
+  cache is of its own choice. Without it there is no such column.
 - transformers: its own classes and cache, ``sdpa``, one forward a step.
 - The three take turns, ``--rounds`` times; the table shows medians of rounds.
 """
@@ -27,7 +27,7 @@ from typing import Any
 
 CACHE = Path.home() / ".cache" / "pd-bench" / "llama"
 CONTEXT = 128  # tokens before the first decoded one
-SAID = 48  # tokens of a decode run
+SAID = 96  # tokens of a decode run
 READY_S = 60.0
 ASK_S = 300.0
 Cells = dict[str, float]  # "decode 8" or "prefill 512": tokens/s
@@ -53,10 +53,9 @@ def llama_server(asked: argparse.Namespace, dtype: str) -> Iterator[str]:
     rooms, longest = max(asked.rooms), max(asked.prompts)
     context = max(rooms * (CONTEXT + SAID + 64), longest + 64)
     gguf = asked.gguf.format("f32" if dtype == "fp32" else dtype)
-    kind = "f32" if dtype == "fp32" else dtype
     command = [asked.server, "-m", gguf, "--port", str(port), "-t", str(asked.threads)]
     command += ["-tb", str(asked.threads), "-np", str(rooms), "-c", str(context), "--kv-unified"]
-    command += ["-ctk", kind, "-ctv", kind, "-fa", "on", "--no-warmup", "--cache-ram", "0"]
+    command += ["--no-warmup", "--cache-ram", "0"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}"
     try:
