@@ -16,7 +16,7 @@ import msgspec
 
 from daemons.cluster.worker import Timers
 from daemons.engine.engine import Engine
-from daemons.engine.step import Item, Result, StepDone
+from daemons.engine.step import Item, Kept, Result, StepDone
 from daemons.engine.step import Sequence as Room
 from daemons.kv.ledger import Ledger, Owner
 from daemons.protocol.chaos import LASTING, Fault, FaultOrder, flaw
@@ -186,6 +186,7 @@ class ChaosCore:
         self.retract = retract
         self._late: dict[PeerId, tuple[float, Send]] = {}
         self.scale = 1.0  # of every deadline
+        self._leaving: set[RoomKey] = set()  # told to leave the batch, not out of it yet
 
     @property
     def busy(self) -> bool:
@@ -207,11 +208,17 @@ class ChaosCore:
         return commands
 
     def _retractions(self, event: object) -> list[object]:
-        """Return what goes before a step's results: rooms of it that shall leave the batch."""
+        """Return what goes before a step's results: rooms of it that shall leave the batch.
+
+        One that was told to leave, and still has a step under way, is not told again.
+        """
+        if isinstance(event, Kept):
+            self._leaving.discard(event.key)
         if self.retract is None or not isinstance(event, StepDone):
             return []
-        keys = [result.key for result in event.results]
+        keys = [result.key for result in event.results if result.key not in self._leaving]
         struck = [key for key in keys if self._faults.take(Fault.ROOM_RETRACT, room=key.room)]
+        self._leaving.update(struck)
         return [self.retract(key) for key in struck]
 
     def _changed(self, command: object, now: float) -> list[object]:
