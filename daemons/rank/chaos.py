@@ -30,7 +30,7 @@ from daemons.runtime.commands import Send, SendHeartbeat, Tell
 from daemons.runtime.events import Submitted
 from daemons.runtime.faults import HEARTBEAT, Faults
 from daemons.runtime.reactor import Core, Shell
-from daemons.transfer.backend import Copy, Region, TransferBackend, WriteCut
+from daemons.transfer.backend import Copies, Region, TransferBackend, WriteCut
 
 REORDER_S = 1.0  # a message that nobody overtakes leaves after so long
 SCALED = ("handshake_s", "queue_s", "destination_s", "progress_s", "peer_timeout_s")
@@ -136,12 +136,16 @@ class ChaosBackend:
         """As the wrapped one."""
         return self._backend.transport
 
+    def transport_to(self, peer: str) -> str:
+        """As the wrapped one."""
+        return self._backend.transport_to(peer)
+
     def register(self, regions: Sequence[Region]) -> None:
         """As the wrapped one; what is not the pool is the metadata rows."""
         self._rows_memory = next((r for r in regions if r.address != self._pool), None)
         self._backend.register(regions)
 
-    def write(self, peer: str, copies: Sequence[Copy]) -> None:
+    def write(self, peer: str, copies: Copies) -> None:
         """Write, after what the faults do to it."""
         room = self._room(peer, copies)
         faults = self._faults
@@ -151,7 +155,7 @@ class ChaosBackend:
         if (order := faults.take(Fault.WRITE_FREEZE, room=room)) is not None:
             faults.hold(order)
         if (order := faults.take(Fault.WRITE_FAIL, room=room)) is not None:
-            if half := list(copies[: len(copies) // 2]):
+            if half := copies[: len(copies) // 2]:
                 self._backend.write(peer, half)
             raise WriteCut(f"chaos: {order}")
         self._backend.write(peer, copies)
@@ -161,10 +165,10 @@ class ChaosBackend:
         self._faults.clear()
         self._backend.close()
 
-    def _room(self, peer: str, copies: Sequence[Copy]) -> int:
+    def _room(self, peer: str, copies: Copies) -> int:
         """Return whose pages these are, or whose row; of pages that several read the newest's."""
         if self.rows is not None and self._rows_memory is not None and len(copies) == 1:
-            offset = copies[0].source - self._rows_memory.address
+            offset = next(iter(copies)).source - self._rows_memory.address
             if 0 <= offset < self._rows_memory.bytes:
                 return (self.rows.owner(offset // ROW_BYTES)[1] or NOBODY).room
         offsets = [copy.source - self._pool for copy in copies]

@@ -12,9 +12,10 @@ import os
 from collections.abc import Callable, Sequence
 from threading import Lock
 
-from daemons.transfer.backend import Copy, PeerGone, Region, WriteCut
+from daemons.transfer.backend import Copies, Copy, PeerGone, Region, WriteCut
 from daemons.transfer.config import TransferConfig
 from daemons.transfer.memory import Registered
+from daemons.transfer.sessions import part
 
 Mover = Callable[[int, int, int], object]  # target, source, bytes: as memmove
 
@@ -47,13 +48,16 @@ class Loopback:
     def transport(self) -> str:
         return "loopback"
 
+    def transport_to(self, peer: str) -> str:
+        return "loopback" if part(peer, "loopback") in _sessions else ""
+
     def register(self, regions: Sequence[Region]) -> None:
         with self._lock:
             self._memory.add(regions)
 
-    def write(self, peer: str, copies: Sequence[Copy]) -> None:
+    def write(self, peer: str, copies: Copies) -> None:
         self._memory.check_sources(copies)
-        receiver = _sessions.get(peer)
+        receiver = _sessions.get(part(peer, "loopback"))
         if receiver is None:
             raise PeerGone(f"no session {peer} in this process")
         for index, copy in enumerate(copies):

@@ -20,12 +20,14 @@ from typing import Any
 
 from daemons.cluster.errors import OperatorError
 from daemons.transfer import mooncake_env, sockets
-from daemons.transfer.backend import Copy, Region
+from daemons.transfer.backend import Copies, Region
 from daemons.transfer.config import TransferConfig
 from daemons.transfer.memory import Registered
 from daemons.transfer.mooncake_engine import Engine, end_all
 from daemons.transfer.mooncake_sender import Limits, Sender
+from daemons.transfer.sessions import part
 
+NAME = "mooncake"
 PEERS_LIMIT = 128  # engines kept for peers; the one unused longest goes first
 PROBE_AFTER_S = 5.0  # a peer unused for so long may be gone: its port tells
 IDLE_S = 600.0  # where a new peer comes, unused engines end: a peer that died is not told of here
@@ -75,6 +77,9 @@ class Mooncake:
     def transport(self) -> str:
         return self._transport
 
+    def transport_to(self, peer: str) -> str:
+        return self._transport if part(peer, NAME) in self._peers else ""
+
     def register(self, regions: Sequence[Region]) -> None:
         with self._lock:
             self._memory.add(regions)
@@ -85,11 +90,12 @@ class Mooncake:
                 if peer.sender is not None:
                     peer.sender.engine.register(regions)
 
-    def write(self, peer: str, copies: Sequence[Copy]) -> None:
+    def write(self, peer: str, copies: Copies) -> None:
         self._memory.check_sources(copies)
-        if not copies:
+        if not len(copies):
             return
-        while not self._written(peer, copies):
+        session = part(peer, NAME)
+        while not self._written(session, copies):
             pass  # the peer was forgotten between look-up and lock
 
     def close(self) -> None:
@@ -105,7 +111,7 @@ class Mooncake:
                     peer.sender = None
         end_all(engines)
 
-    def _written(self, session: str, copies: Sequence[Copy]) -> bool:
+    def _written(self, session: str, copies: Copies) -> bool:
         known = self._peer(session)
         with known.lock:
             if self._closing.is_set():

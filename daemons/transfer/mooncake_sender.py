@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from threading import Event, Thread
 from typing import NamedTuple
 
 from daemons.transfer import sockets
-from daemons.transfer.backend import Copy, PeerGone, WriteCut
+from daemons.transfer.backend import Copies, Copy, PeerGone, WriteCut
 from daemons.transfer.mooncake_engine import Engine, Sent
 from daemons.transfer.mooncake_env import PORTS
 
@@ -77,7 +77,7 @@ class Sender:
         self._hosts = sockets.addresses(self._session.rpartition(":")[0].strip("[]"))
         self._opened.append(self._engine.open(self._session))
 
-    def push(self, copies: Sequence[Copy]) -> None:
+    def push(self, copies: Copies) -> None:
         """Write all copies and wait until the peer has acknowledged them.
 
         Raises:
@@ -142,7 +142,7 @@ class Sender:
             raise WriteCut(f"{self._session}: {waiting} copies have not moved for {still_s:.1f} s")
 
 
-def _pieces(copies: Sequence[Copy]) -> Iterator[Copy]:
+def _pieces(copies: Copies) -> Iterator[Copy]:
     for copy in copies:
         for start in range(0, copy.bytes, PIECE_BYTES):
             length = min(PIECE_BYTES, copy.bytes - start)

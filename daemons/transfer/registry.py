@@ -17,6 +17,8 @@ from daemons.transfer.config import TransferConfig
 
 GROUP = "pd.transfer_backends"
 OURS = {
+    "auto": "daemons.transfer.auto",
+    "cma": "daemons.transfer.cma",
     "loopback": "daemons.transfer.loopback",
     "mooncake": "daemons.transfer.mooncake",
 }

@@ -1,6 +1,6 @@
 """A process that others write into: registers memory, says where, then obeys lines on stdin.
 
-Usage: transfer_peer.py HOST BYTES. Each line gets one line of JSON in answer.
+Usage: transfer_peer.py HOST BYTES BACKEND. Each line gets one line of JSON in answer.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from daemons.transfer.registry import create
 
 
 def main() -> None:
-    host, length = sys.argv[1], int(sys.argv[2])
-    backend = create(TransferConfig(backend="mooncake", write_timeout_s=2), host)
+    host, length, name = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    backend = create(TransferConfig(backend=name, write_timeout_s=2), host)
     memory = np.zeros(length, dtype=np.uint8)
     backend.register([Region(memory.ctypes.data, length)])
     say({"session": backend.session, "address": memory.ctypes.data, "pid": os.getpid()})

@@ -19,10 +19,12 @@ ROOT = Path(__file__).parents[2]
 class Process:
     """A peer in a process of its own."""
 
-    def __init__(self, length: int, host: str = "127.0.0.1", *before: str) -> None:
+    def __init__(
+        self, length: int, host: str = "127.0.0.1", *before: str, backend: str = "mooncake"
+    ) -> None:
         """``before`` are words in front of the command, such as ``ip netns exec NAME``."""
         self._process = subprocess.Popen(
-            [*before, sys.executable, str(PROGRAM), host, str(length)],
+            [*before, sys.executable, str(PROGRAM), host, str(length), backend],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -33,6 +35,7 @@ class Process:
         told = self._answer()
         self.session: str = told["session"]
         self.address: int = told["address"]
+        self.pid: int = told["pid"]
 
     def ask(self, *words: object) -> Any:
         assert self._process.stdin is not None

@@ -1,0 +1,132 @@
+"""Cross-memory writes: which copies go into one call, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemons.cluster.errors import OperatorError
+from daemons.transfer import cma, other_memory
+from daemons.transfer.backend import Copy, CopyTable, PeerGone, Region, WriteCut, table
+from daemons.transfer.cma import Cma
+from daemons.transfer.config import TransferConfig
+
+
+def copies(lengths: list[int]) -> CopyTable:
+    zeros = np.ones(len(lengths), dtype=np.int64)
+    return CopyTable(zeros, zeros, np.array(lengths, dtype=np.int64))
+
+
+@given(st.lists(st.integers(1, 30), max_size=40))
+def test_calls_hold_every_copy_once_and_stay_within_their_limits(lengths: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cma, "CALL_BYTES", 50)
+        patch.setattr(cma, "SPANS", 7)
+        found = cma.calls(copies(lengths))
+    assert [i for begin, end in found for i in range(begin, end)] == list(range(len(lengths)))
+    for begin, end in found:
+        assert end - begin <= 7
+        assert sum(lengths[begin:end]) <= 50
+
+
+def test_a_longer_copy_is_a_call_of_its_own() -> None:
+    most = other_memory.CALL_BYTES
+    assert cma.calls(copies([1, 2 * most, 1])) == [(0, 1), (1, 2), (2, 3)]
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.data())
+def test_after_a_short_call_the_rest_is_what_was_not_moved(
+    lengths: list[int], data: st.DataObject
+) -> None:
+    moved = data.draw(st.integers(0, sum(lengths)))
+    starts = [1000 * i for i in range(len(lengths))]
+    spans = np.array(list(zip(starts, lengths, strict=True)), dtype=np.uint64)
+    left = cma._rest(spans, moved)
+    every = [start + i for start, n in zip(starts, lengths, strict=True) for i in range(n)]
+    assert [int(start) + i for start, n in left for i in range(int(n))] == every[moved:]
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Cma, Cma]]:
+    pair = Cma(), Cma()
+    yield pair
+    for one in pair:
+        one.close()
+
+
+def memory(length: int) -> tuple[np.ndarray, Region]:
+    array = np.ones(length, dtype=np.uint8)
+    return array, Region(array.ctypes.data, length)
+
+
+def test_memory_that_the_peer_did_not_register_is_never_written(pair: tuple[Cma, Cma]) -> None:
+    sender, receiver = pair
+    source, ours = memory(4096)
+    target, theirs = memory(8192)
+    sender.register([ours])
+    receiver.register([Region(theirs.address, 4096)])
+    source[:] = 7
+    good = Copy(ours.address, theirs.address, 16)
+    for start in (4081, 4096, 8191):
+        with pytest.raises(WriteCut, match="outside the peer's memory") as cut:
+            sender.write(receiver.session, [good, Copy(ours.address, theirs.address + start, 16)])
+        assert cut.value.settled
+    assert not (target == 7).any()
+    sender.write(receiver.session, [Copy(ours.address, theirs.address + 4080, 16)])
+    assert (target == 7).sum() == 16
+
+
+def test_what_is_registered_later_can_be_written_later(pair: tuple[Cma, Cma]) -> None:
+    sender, receiver = pair
+    (_, ours), (first, one), (second, other) = memory(64), memory(64), memory(64)
+    sender.register([ours])
+    receiver.register([one])
+    sender.write(receiver.session, [Copy(ours.address, one.address, 64)])
+    receiver.register([other])
+    second[:] = 0
+    sender.write(receiver.session, [Copy(ours.address, other.address, 64)])
+    assert first.all()
+    assert second.all()
+
+
+def test_memory_that_vanished_under_a_write_is_a_settled_cut(pair: tuple[Cma, Cma]) -> None:
+    sender, receiver = pair
+    source, ours = memory(64)
+    sender.register([ours])
+    receiver._notice.show([Region(4096, 4096)])  # nothing is mapped there
+    with pytest.raises(WriteCut, match="Bad address") as cut:
+        sender.write(receiver.session, [Copy(ours.address, 4096, 64)])
+    assert cut.value.settled
+    assert source.all()
+
+
+def test_memory_that_is_not_the_hosts_is_refused() -> None:
+    backend = Cma()
+    with pytest.raises(OperatorError, match="not the host's"):
+        backend.register([Region(4096, 4096)])
+    backend.close()
+
+
+def test_a_peer_is_asked_whether_it_can_be_reached(pair: tuple[Cma, Cma]) -> None:
+    sender, receiver = pair
+    assert sender.trouble(receiver.session) == ""
+    assert sender.trouble(f"mooncake=127.0.0.1:1,cma={receiver.session}") == ""
+    assert "no part" in sender.trouble("127.0.0.1:15001")
+    words = receiver.session.split(":")
+    assert "is not there" in sender.trouble(":".join([*words[:2], str(2**30), *words[3:]]))
+    assert "another one now" in sender.trouble(":".join([*words[:3], "1", *words[4:]]))
+    assert "another host" in sender.trouble(":".join([words[0], "elsewhere", *words[2:]]))
+    receiver.close()
+    assert "closed" in sender.trouble(receiver.session)
+    with pytest.raises(PeerGone):
+        sender._push(receiver.session, table([Copy(1, 1, 1)]))
+
+
+def test_create_proves_that_it_works_here() -> None:
+    backend = cma.create(TransferConfig(backend="cma"), "")
+    assert backend.transport == "cma"
+    backend.close()
