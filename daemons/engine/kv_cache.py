@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -122,4 +123,6 @@ def _plain_memory(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     buffer = mmap.mmap(
         -1, elements * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     )  # the tensor keeps it alive
+    with suppress(OSError):  # a kernel without large pages; with them a copy to a peer costs half
+        buffer.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(buffer, dtype=dtype).view(shape)

@@ -8,16 +8,14 @@ that are neighbours on both sides become one copy; copies never reach from one r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from daemons.protocol.handshake import KvRegion
-from daemons.transfer.backend import BadCopy, Copy
+from daemons.transfer.backend import BadCopy, Copy, CopyTable, Integers
 from daemons.transfer.memory import ADDRESS_LIMIT
-
-Integers = npt.NDArray[np.int64]
 
 
 class Runs(NamedTuple):
@@ -26,6 +24,88 @@ class Runs(NamedTuple):
     source: Integers
     target: Integers
     pages: Integers
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """Regions of two processes that hold the same heads, computed once for a peer.
+
+    Attributes:
+        layers: layer of each pair, ascending, shape ``[pairs]``.
+        source: where our region begins, ``[pairs, 1]``.
+        target: where the peer's region begins, ``[pairs, 1]``.
+        page_bytes: of both, ``[pairs, 1]``.
+        source_pages: pages in each region here.
+        target_pages: pages in each region of the peer.
+    """
+
+    layers: Integers
+    source: Integers
+    target: Integers
+    page_bytes: Integers
+    source_pages: int
+    target_pages: int
+
+    def runs(self, source_pages: Sequence[int], target_pages: Sequence[int]) -> Runs:
+        """Return the runs that bring ``source_pages[i]`` to ``target_pages[i]`` for every i.
+
+        Args:
+            source_pages: page indices here, shape ``[pages]``.
+            target_pages: page indices at the peer, same shape, no index twice.
+
+        Raises:
+            BadCopy: lengths differ, or a page is outside its pool or named twice.
+        """
+        return _runs(
+            _pages(source_pages, self.source_pages, "source"),
+            _pages(target_pages, self.target_pages, "target"),
+        )
+
+    def copies(self, runs: Runs, layers: range | None = None) -> CopyTable:
+        """Return the copies of these runs, by layer, kind and head, then by the peer's page.
+
+        ``layers`` are those to be sent, one after the other; None: all.
+        """
+        some = slice(None)
+        if layers is not None:
+            some = slice(*np.searchsorted(self.layers, (layers.start, layers.stop)).tolist())
+        page_bytes = self.page_bytes[some]
+        return CopyTable(
+            (self.source[some] + runs.source * page_bytes).ravel(),  # of [pairs, runs]
+            (self.target[some] + runs.target * page_bytes).ravel(),
+            (runs.pages * page_bytes).ravel(),
+        )
+
+
+def pairing(
+    sources: Sequence[KvRegion],
+    targets: Sequence[KvRegion],
+    *,
+    source_pool_pages: int,
+    target_pool_pages: int,
+) -> Pairing:
+    """Pair the regions of two processes; those without a partner are let be.
+
+    Args:
+        sources: regions of this rank.
+        targets: regions that the peer registered.
+        source_pool_pages: pages in each region here.
+        target_pool_pages: pages in each region of the peer.
+
+    Raises:
+        BadCopy: page sizes differ, or a region is named twice or ends past the end of memory.
+    """
+    pairs = _pairs(sources, targets, source_pool_pages, target_pool_pages)
+    rows = [(s.layer, s.address, t.address, s.page_bytes) for s, t in pairs]
+    table = np.array(rows, dtype=np.int64).reshape(-1, 4)
+    return Pairing(
+        table[:, 0].copy(),
+        table[:, 1:2],
+        table[:, 2:3],
+        table[:, 3:4],
+        source_pool_pages,
+        target_pool_pages,
+    )
 
 
 def copies(
@@ -37,38 +117,44 @@ def copies(
     source_pool_pages: int,
     target_pool_pages: int,
 ) -> list[Copy]:
-    """Return the copies that bring ``source_pages[i]`` to ``target_pages[i]`` for every i.
+    """Return the copies of one write; see ``Pairing``, which spares what is the same each time."""
+    paired = pairing(
+        sources, targets, source_pool_pages=source_pool_pages, target_pool_pages=target_pool_pages
+    )
+    return list(paired.copies(paired.runs(source_pages, target_pages)))
 
-    Args:
-        sources: regions of this rank.
-        targets: regions that the peer registered; those without a partner here are let be.
-        source_pages: page indices here, shape ``[pages]``.
-        target_pages: page indices at the peer, same shape, no index twice.
-        source_pool_pages: pages in each region here.
-        target_pool_pages: pages in each region of the peer.
 
-    Returns:
-        Copies by layer, kind and head, then by the peer's page; as few as possible.
+def cut(copies: CopyTable, most_bytes: int) -> list[CopyTable]:
+    """Return the copies in slices of at most so many bytes, longer copies taken apart.
 
-    Raises:
-        BadCopy: lengths or page sizes differ, a page is outside its pool or named twice, or a
-            region is named twice or ends past the end of memory.
+    Every slice but the last holds more than half of ``most_bytes``, unless a copy alone would not.
     """
-    pairs = _pairs(sources, targets, source_pool_pages, target_pool_pages)
-    runs = _runs(
-        _pages(source_pages, source_pool_pages, "source"),
-        _pages(target_pages, target_pool_pages, "target"),
+    if copies.total_bytes <= most_bytes:
+        return [copies] if len(copies) else []
+    copies = _shortened(copies, max(1, most_bytes // 4))
+    ends = np.cumsum(copies.bytes)
+    slices, begin = [], 0
+    while begin < len(copies):
+        before = int(ends[begin - 1]) if begin else 0
+        end = int(np.searchsorted(ends, before + most_bytes, side="right"))
+        slices.append(copies[begin:end])
+        begin = end
+    return slices
+
+
+def _shortened(copies: CopyTable, most_bytes: int) -> CopyTable:
+    """Return the same in pieces of at most so many bytes."""
+    counts = -(-copies.bytes // most_bytes)
+    if int(counts.max()) == 1:
+        return copies
+    firsts = np.cumsum(counts) - counts
+    at = (np.arange(int(counts.sum())) - np.repeat(firsts, counts)) * most_bytes
+    left = np.repeat(copies.bytes, counts) - at
+    return CopyTable(
+        np.repeat(copies.source, counts) + at,
+        np.repeat(copies.target, counts) + at,
+        np.minimum(left, most_bytes),
     )
-    if not pairs or not len(runs.pages):
-        return []
-    bases = np.array([(s.address, t.address, s.page_bytes) for s, t in pairs], dtype=np.int64)
-    here, there, page_bytes = bases[:, 0:1], bases[:, 1:2], bases[:, 2:3]  # [regions, 1]
-    columns = (
-        here + runs.source * page_bytes,  # [regions, runs]
-        there + runs.target * page_bytes,
-        runs.pages * page_bytes,
-    )
-    return [Copy(*row) for row in zip(*(c.ravel().tolist() for c in columns), strict=True)]
 
 
 def _pairs(
@@ -106,21 +192,27 @@ def _by_place(
 
 def _pages(pages: Sequence[int], pool_pages: int, side: str) -> Integers:
     column = np.asarray(pages, dtype=np.int64)
-    outside = column[(column < 0) | (column >= pool_pages)]
-    if len(outside):
+    # as unsigned numbers the negative ones are the largest
+    if len(column) and column.view(np.uint64).max() >= pool_pages:
+        outside = column[(column < 0) | (column >= pool_pages)]
         raise BadCopy(f"{side} page {outside[0]} is outside a pool of {pool_pages} pages")
     return column
 
 
 def _runs(source: Integers, target: Integers) -> Runs:
-    if len(source) != len(target):
-        raise BadCopy(f"{len(source)} source pages for {len(target)} target pages")
-    order = np.argsort(target, kind="stable")
-    source, target = source[order], target[order]
-    steps = np.diff(target)
-    if (steps == 0).any():
-        raise BadCopy(f"target page {target[1:][steps == 0][0]} is named twice")
-    breaks = np.flatnonzero((steps != 1) | (np.diff(source) != 1)) + 1
-    starts = np.concatenate(([0], breaks)) if len(target) else np.empty(0, dtype=np.int64)
-    lengths = np.diff(np.append(starts, len(target))) if len(target) else starts
-    return Runs(source[starts], target[starts], lengths)
+    count = len(source)
+    if count != len(target):
+        raise BadCopy(f"{count} source pages for {len(target)} target pages")
+    if count < 2:
+        return Runs(source, target, np.ones(count, dtype=np.int64))
+    steps = target[1:] - target[:-1]
+    if not (steps > 0).all():
+        order = np.argsort(target, kind="stable")
+        source, target = source[order], target[order]
+        steps = target[1:] - target[:-1]
+        if (steps == 0).any():
+            raise BadCopy(f"target page {target[1:][steps == 0][0]} is named twice")
+    breaks = np.flatnonzero((steps != 1) | (source[1:] - source[:-1] != 1))
+    edges = np.empty(len(breaks) + 2, dtype=np.int64)  # where runs begin, and the end
+    edges[0], edges[1:-1], edges[-1] = 0, breaks + 1, count
+    return Runs(source[edges[:-1]], target[edges[:-1]], edges[1:] - edges[:-1])

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemons.protocol.handshake import KvRegion
-from daemons.transfer.backend import BadCopy, Copy
-from daemons.transfer.plan import copies
+from daemons.transfer.backend import BadCopy, Copy, table
+from daemons.transfer.plan import copies, cut, pairing
 
 PAGE_BYTES = 16
 POOL = 12
@@ -146,3 +146,21 @@ def test_a_region_past_the_end_of_memory_is_refused_before_any_arithmetic(
     ours = [KvRegion(1000, page_bytes, 0, 0, 0)]
     with pytest.raises(BadCopy, match="target's memory"):
         copies(ours, region, [0], [0], source_pool_pages=1, target_pool_pages=1 << 20)
+
+
+def test_some_layers_of_a_write_are_a_part_of_all() -> None:
+    sources, targets = pool(1000, range(2), layers=4), pool(100_000, range(2), layers=4)
+    paired = pairing(sources, targets, source_pool_pages=POOL, target_pool_pages=POOL)
+    runs = paired.runs([1, 2, 5], [3, 4, 8])
+    parts = [list(paired.copies(runs, layers)) for layers in (range(1), range(1, 3), range(3, 4))]
+    assert [copy for part in parts for copy in part] == list(paired.copies(runs))
+    assert [len(part) for part in parts] == [8, 16, 8]
+
+
+@given(st.lists(st.integers(1, 200), max_size=20), st.integers(1, 100))
+def test_slices_move_the_same_bytes_within_the_limit(lengths: list[int], most: int) -> None:
+    whole = table([Copy(1000 * i + 1, 5000 * i + 1, length) for i, length in enumerate(lengths)])
+    slices = cut(whole, most)
+    assert all(0 < part.total_bytes <= most for part in slices)
+    assert moved([copy for part in slices for copy in part]) == moved(list(whole))
+    assert all(2 * part.total_bytes > most for part in slices[:-1])
