@@ -13,12 +13,16 @@ from pdctl.commands.chat import chat
 from pdctl.commands.doctor import doctor
 from pdctl.commands.down import down
 from pdctl.commands.drain import drain, undrain
+from pdctl.commands.events import events
 from pdctl.commands.install import diff, install
 from pdctl.commands.keygen import keygen
 from pdctl.commands.logs import logs
+from pdctl.commands.maybe_stuck import maybe_stuck
 from pdctl.commands.restart import restart
 from pdctl.commands.rooms import rooms
 from pdctl.commands.status import status
+from pdctl.commands.support_bundle import support_bundle
+from pdctl.commands.top import top
 from pdctl.commands.uninstall import uninstall
 from pdctl.commands.up import up
 from pdctl.errors import EXIT_CODES_HELP
@@ -43,7 +47,10 @@ def options(
 app.command()(up)
 app.command()(down)
 app.command()(status)
+app.command()(top)
+app.command()(events)
 app.command()(rooms)
+app.command("maybe-stuck")(maybe_stuck)
 app.add_typer(trace.app, name="trace")
 app.command()(drain)
 app.command()(undrain)
@@ -55,6 +62,7 @@ app.command()(install)
 app.command()(uninstall)
 app.command()(diff)
 app.command()(doctor)
+app.command("support-bundle")(support_bundle)
 app.command()(keygen)
 app.command()(chaos)
 app.add_typer(bench.app, name="bench")

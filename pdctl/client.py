@@ -167,7 +167,8 @@ def _open(
         headers["Authorization"] = f"Bearer {token}"
     try:
         try:
-            connection.request(method, parts.path or "/", raw, headers)
+            path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            connection.request(method, path, raw, headers)
             response = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(f"{url}: {_words(error)}") from error

@@ -5,6 +5,7 @@ Missing answers are part of the picture, never an exception.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from daemons.cluster.load import BOOTSTRAP_NAME, LB_NAME
 from daemons.cluster.model import Cluster
 from daemons.protocol.ids import room_hex
 from daemons.protocol.story import RoomRow, Story, WorkerStatus
-from daemons.protocol.topology import InstanceInfo
+from daemons.protocol.topology import FleetEvent, InstanceInfo
 from pdctl.client import Refused, Unreachable, call, get_json, message_of, together
 from pdctl.places import Place, places, with_phone_book
 
@@ -71,6 +72,23 @@ def phone_book(book: Place) -> tuple[list[InstanceInfo], str]:
         return [], str(trouble)
 
 
+def fleet_events(book: Place) -> tuple[list[FleetEvent], float]:
+    """Return the phone book's events, and how far its clock is behind ours, in seconds.
+
+    Raises:
+        Unreachable: no answer, or a strange one.
+        Refused: it has no such thing: an older version.
+    """
+    began_s = time.time()
+    said = get_as(book, "/events", _Events)
+    return said.events, (began_s + time.time()) / 2 - said.now_s
+
+
+class _Events(msgspec.Struct, frozen=True):
+    now_s: float
+    events: list[FleetEvent]
+
+
 def located(cluster: Cluster) -> dict[str, Place]:
     """Return every daemon's place with ports from the phone book, as far as it answers."""
     known = places(cluster)
@@ -91,6 +109,19 @@ def stories_of(known: dict[str, Place], room: int) -> tuple[list[Story], dict[st
 
     told, troubles = _ask_all(known, f"/rooms/{room_hex(room)}", read)
     return [story for stories in told.values() for story in stories], troubles
+
+
+def stories_at(place: Place, room: int) -> list[Story]:
+    """Return one daemon's stories of a room, [] if it has none; raises Unreachable, Refused."""
+    try:
+        said = get_json(f"{place.url}/rooms/{room_hex(room)}", token=place.token)
+        return msgspec.convert(said["stories"], list[Story])
+    except Refused as refused:
+        if refused.status == 404:
+            return []
+        raise
+    except (msgspec.ValidationError, KeyError, TypeError) as error:
+        raise Unreachable(f"{place.instance} answers strangely: {error}") from error
 
 
 def get_as(place: Place, path: str, form: type[T]) -> T:

@@ -16,6 +16,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from daemons.bootstrap.chronicle import Chronicle
 from daemons.bootstrap.dp_ranks import DpRanks
 from daemons.bootstrap.registry import (
     Change,
@@ -75,6 +76,7 @@ class Service:
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
     log: Logger = field(default_factory=logger)
+    chronicle: Chronicle = field(default_factory=Chronicle)
     metrics: Metrics = field(default_factory=lambda: Metrics())
     guard: Guard = field(default_factory=Guard)
 
@@ -88,6 +90,7 @@ class Service:
                 web.delete("/route", self.delete_route),
                 web.get("/topology", self.get_topology),
                 web.get("/instances", self.get_instances),
+                web.get("/events", self.get_events),
                 web.post("/register_dp_rank", self.register_dp_rank),
                 web.post("/query_dp_ranks", self.query_dp_ranks),
                 web.get("/health", self.health),
@@ -110,9 +113,11 @@ class Service:
                 sender=request.remote,
                 reason=str(error),
             )
+            self.chronicle.lost("refused", said.instance, self.wall(), str(error))
             _refuse(error)
         self.metrics.registrations.labels(change.value).inc()
         if change not in QUIET:
+            self.chronicle.heard(change.value, said, self.wall())
             self.log.info(
                 f"instance.{change.value}",
                 of=said.instance,
@@ -148,6 +153,7 @@ class Service:
         except (Unknown, Conflict) as error:
             _refuse(error)
         self.log.info("instance.deregistered", of=gone.instance, epoch=gone.epoch)
+        self.chronicle.lost("deregistered", gone.instance, self.wall())
         return web.Response(text="OK")
 
     async def get_topology(self, request: web.Request) -> web.Response:
@@ -163,6 +169,16 @@ class Service:
         """List every instance that registered, lost ones included, and this one."""
         listed = self.registry.instances(self.clock(), self.wall())
         return json_response([self.own_row(), *listed])
+
+    async def get_events(self, request: web.Request) -> web.Response:
+        """Answer what happened to instances after Unix time ``since``, and what time it is here."""
+        given = request.query.get("since", "0")
+        try:
+            since_s = float(given)
+        except ValueError:
+            raise invalid(f"since={given[:40]!r} is no time", stage="lookup") from None
+        events = list(self.chronicle.since(since_s))
+        return json_response({"now_s": self.wall(), "events": events})
 
     def own_row(self) -> InstanceInfo:
         """Return this life of the book; a new epoch tells readers that it began anew."""
@@ -208,6 +224,7 @@ class Service:
         self.dp_ranks.tick(now_s)
         for name, change in self.registry.tick(now_s):
             self.log.warning(f"instance.{change.value}", of=name)
+            self.chronicle.lost(change.value, name, self.wall())
 
     async def keep_ticking(self) -> NoReturn:
         """Tick once a second, and feed systemd's watchdog from here."""

@@ -6,6 +6,7 @@ have answered lately. ``/status``, ``/rooms`` and ``/metrics`` ask the ranks ane
 
 from __future__ import annotations
 
+import time
 from typing import NoReturn
 
 import msgspec
@@ -136,9 +137,9 @@ class ControlApi:
         return metrics_response(self._desk.meter.registry)
 
     async def rooms(self, _: web.Request) -> web.Response:
-        """Answer ``{"rooms": [RoomRow]}``."""
+        """Answer ``{"rooms": [RoomRow], "now_s": …}``: by its clock readers tell how it goes."""
         bodies = await self._ask(AskFor.ROOMS)
-        return json_response({"rooms": bodies[0].get("rooms", [])})
+        return json_response({"rooms": bodies[0].get("rooms", []), "now_s": time.time()})
 
     async def stories(self, request: web.Request) -> web.Response:
         """Answer ``{"stories": [Story]}`` of a room, given in decimal or hexadecimal."""

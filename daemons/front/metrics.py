@@ -67,6 +67,16 @@ class Meter:
         self._e2e.observe(elapsed_s)
 
     @property
+    def ttft_p50_s(self) -> float | None:
+        """Of the latest requests; None before the first."""
+        return percentile(self._last_ttft, 0.5)
+
+    @property
+    def itl_p50_s(self) -> float | None:
+        """Of the latest tokens; None before the first."""
+        return percentile(self._last_itl, 0.5)
+
+    @property
     def ttft_p99_s(self) -> float | None:
         """Of the latest requests; None before the first."""
         return percentile(self._last_ttft, 0.99)

@@ -93,6 +93,8 @@ class Pulse:
             version=config.version,
             model=config.model_name,
             up_s=time.monotonic() - self._desk.started_s,
+            ttft_p50_s=meter.ttft_p50_s,
+            itl_p50_s=meter.itl_p50_s,
             ttft_p99_s=meter.ttft_p99_s,
             itl_p99_s=meter.itl_p99_s,
             config_hash=config.config_hash,

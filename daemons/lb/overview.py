@@ -105,8 +105,9 @@ class Overview:
         )
 
     async def rooms(self, _: web.Request) -> web.Response:
-        """List open rooms, then the last failed and good ones."""
-        return json_response({"rooms": self.service.recorder.rows(time.time())})
+        """List open rooms, then the last failed and good ones, and tell the time here."""
+        now_s = time.time()
+        return json_response({"rooms": self.service.recorder.rows(now_s), "now_s": now_s})
 
     async def room(self, request: web.Request) -> web.Response:
         """Answer the stories of a room, which is named by its hexadecimal digits."""

@@ -87,6 +87,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: dict[str, int]
     peers: dict[str, str]  # peer -> alive | suspect | dead, with epoch
     counters: dict[str, float]  # monotone since start
+    ttft_p50_s: float | None = None
+    itl_p50_s: float | None = None
     ttft_p99_s: float | None = None
     itl_p99_s: float | None = None
     wire_bytes_per_s: float | None = None

@@ -102,6 +102,17 @@ class InstanceInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     since_s: float = 0.0  # Unix time of this life's first registration
 
 
+class FleetEvent(msgspec.Struct, frozen=True):
+    """One row of ``GET /events`` of the phone book: what happened to an instance, and when."""
+
+    at_s: float  # Unix time
+    event: str  # new, replaced, rank, starting, ready, draining, deregistered, refused, lost, …
+    instance: str
+    role: str = ""  # "" where it is not known any more
+    epoch: int = 0
+    detail: str = ""
+
+
 class RankRoute(msgspec.Struct, frozen=True):
     """Answer of ``GET /route`` for one rank: where its ZMQ inbox is, and in which life."""
 

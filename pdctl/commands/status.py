@@ -63,19 +63,20 @@ def status(
 
     found = target.find(config)
     if watch is not None:
-        repeat(lambda: _look(found)[0], output, watch)
-    view, health = _look(found)
+        repeat(lambda: look(found)[0], output, watch)
+    view, health = look(found)
     show(view, output)
     if health.unreachable:
         return Exit.UNREACHABLE
     return Exit.OK if not health.reasons else Exit.DEGRADED
 
 
-def _look(found: Target) -> tuple[View, Health]:
+def look(found: Target) -> tuple[View, Health]:
+    """Return the home screen and what it says of the whole."""
     from pdctl.health import STYLES, health_of
-    from pdctl.survey import look
+    from pdctl.survey import look as asked
 
-    survey = look(found.cluster)
+    survey = asked(found.cluster)
     health = health_of(survey)
     rows = [_facts(survey, name) for name in survey.places]
     document = {

@@ -1,4 +1,4 @@
-"""``pdctl trace room``: where one request's time went, merged from lb, prefill and decode."""
+"""``pdctl trace``: where a request's time went, merged from lb, prefill and decode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import typer
 
 from pdctl import completion, options
 from pdctl.errors import CommandError, Exit
-from pdctl.render import Output, View, say, show
+from pdctl.forms import Export
+from pdctl.render import Output, View, milliseconds, say, show
 
 if TYPE_CHECKING:
     from pdctl.merge import Waterfall
@@ -19,7 +20,86 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 LISTED = 10  # candidates shown for an ambiguous prefix
 
-app = typer.Typer(help="Explain one request.", no_args_is_help=True)
+SLOW_COLUMNS = (
+    "ROOM",
+    "TRY",
+    "PAIR",
+    "OUTCOME",
+    "TTFT",
+    "TOTAL",
+    "PROMPT",
+    "OUTPUT",
+    "LONGEST PART",
+)
+
+app = typer.Typer(help="Explain requests.")
+
+
+@app.callback(invoke_without_command=True)
+def trace(
+    context: typer.Context,
+    config: options.Config = None,
+    output: options.Format = Output.TABLE,
+    slowest: Annotated[
+        int | None, typer.Option(help="List so many of the slowest ended rooms.", min=1, max=100)
+    ] = None,
+) -> int:
+    """Explain one request (trace room), or list the slowest.
+
+    Example: pdctl trace --slowest 5
+    """
+    if context.invoked_subcommand is not None:
+        if slowest is not None:
+            raise CommandError(
+                "--slowest lists rooms, trace room explains one",
+                "pdctl trace --slowest 5",
+                code=Exit.USAGE,
+            )
+        return Exit.OK
+    if slowest is None:
+        raise CommandError(
+            "which request?", "pdctl trace room 7f3a, or pdctl trace --slowest 5", code=Exit.USAGE
+        )
+    return _slowest(config, output, slowest)
+
+
+def _slowest(config: options.Config, output: Output, count: int) -> int:
+    from daemons.protocol.ids import room_hex, room_short
+    from pdctl import target
+    from pdctl.slowest import slowest
+    from pdctl.survey import located, rooms_of
+
+    known = located(target.find(config).cluster)
+    rows, troubles = rooms_of(known)
+    if "lb" not in rows:
+        raise CommandError(
+            f"pd-lb tells no rooms: {troubles.get('lb', '?')}",
+            "pdctl status",
+            code=Exit.UNREACHABLE,
+        )
+    found = slowest(known, rows["lb"], count, time.time())
+    table = [
+        [
+            room_short(seen.room),
+            str(seen.attempt),
+            f"{seen.prefill} -> {seen.decode}" if seen.prefill else f"{seen.decode} alone",
+            seen.outcome,
+            milliseconds(seen.ttft_s),
+            milliseconds(seen.total_s),
+            str(seen.prompt_tokens),
+            str(seen.output_tokens),
+            f"{seen.longest.name} {milliseconds(seen.longest.length_s)}" if seen.longest else "-",
+        ]
+        for seen in found
+    ]
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "slowest",
+        "rooms": [_document(seen) for seen in found],
+    }
+    names = [room_hex(seen.room) for seen in found]
+    show(View(document, SLOW_COLUMNS, table, names, styles={"failed": "red"}), output)
+    return Exit.OK
 
 
 @app.command("room")
@@ -36,11 +116,19 @@ def room(
     attempt: Annotated[
         int | None, typer.Option(help="This attempt instead of the last one.", min=1)
     ] = None,
+    export: Annotated[
+        Export | None,
+        typer.Option(help="Print it for https://ui.perfetto.dev, or as one HTML page."),
+    ] = None,
 ) -> int:
-    """Show one room's way through the daemons, stage by stage."""
+    """Show one room's way through the daemons, stage by stage.
+
+    Example: pdctl trace room 7f3a --export html > room.html
+    """
     from daemons.protocol.ids import room_hex
     from pdctl import target
     from pdctl.draw import waterfall_lines
+    from pdctl.export import exported
     from pdctl.merge import attempts, waterfall
     from pdctl.survey import located, stories_of
 
@@ -61,6 +149,9 @@ def room(
             code=Exit.NOT_FOUND,
         )
     seen = waterfall(tries[attempt or max(tries)], time.time())
+    if export is not None:
+        print(exported(seen, export))
+        return Exit.OK
     view = View(_document(seen), names=[room_hex(seen.room)], above=list(waterfall_lines(seen)))
     show(view, output)
     return Exit.OK

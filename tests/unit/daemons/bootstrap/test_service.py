@@ -261,3 +261,25 @@ async def test_with_a_key_only_health_and_metrics_need_no_token() -> None:
             assert response.status == 401
     assert service.registry.lives == {}
     await site.close()
+
+
+async def test_events_tell_who_came_drained_and_was_lost(desk: Desk) -> None:
+    await desk.put(P0)
+    await desk.put(P0)  # a renewed lease is no event
+    await desk.put(msgspec.structs.replace(P0, state=State.DRAINING))
+    await desk.put(msgspec.structs.replace(P0, epoch=99))
+    desk.time.now_s = 11.0
+    desk.service.tick()
+    status, answer = await desk.ask("GET", "/events")
+    assert status == 200
+    told = [(event["event"], event["instance"]) for event in answer["events"]]
+    assert told == [(what, "p0") for what in ("new", "draining", "refused", "lost")]
+    since = answer["events"][0]["at_s"]
+    assert answer["now_s"] >= since
+    _, later = await desk.ask("GET", "/events", params={"since": since})
+    assert [event["event"] for event in later["events"]] == ["draining", "refused", "lost"]
+
+
+async def test_a_time_that_is_none_is_refused(desk: Desk) -> None:
+    status, answer = await desk.ask("GET", "/events", params={"since": "yesterday"})
+    assert (status, "since='yesterday'" in answer["error"]["message"]) == (400, True)

@@ -97,3 +97,29 @@ def test_a_silent_daemon_is_named_and_the_rest_is_shown(told: Fleet, pdctl: Pdct
     assert said.code == Exit.OK
     assert said.err.startswith("without the story of p0: ")
     assert "note: no prefill knows this room" in said.out
+
+
+@pytest.mark.parametrize("form", ["perfetto", "html"])
+def test_a_room_is_exported_in_the_form_that_is_asked_for(
+    told: Fleet, pdctl: Pdctl, form: str
+) -> None:
+    said = pdctl("trace", "room", HEX, "-c", told.config, "--export", form)
+    assert (said.code, said.err) == (Exit.OK, "")
+    assert said.out.startswith('{"displayTimeUnit"' if form == "perfetto" else "<!doctype html>")
+
+
+def test_the_slowest_rooms_are_listed(
+    told: Fleet, pdctl: Pdctl, keeps_contract: Callable[..., Any]
+) -> None:
+    said = pdctl("trace", "--slowest", "3", "-c", told.config)
+    assert said.code == Exit.OK, said.err
+    head, row = said.out.splitlines()
+    assert head.split()[:3] == ["ROOM", "TRY", "PAIR"]
+    assert row.split()[:6] == [HEX[:8], "1", "p0", "->", "d0", "ok"]
+    as_json = pdctl("trace", "--slowest", "3", "-c", told.config, "-o", "json").out
+    assert keeps_contract("slowest", as_json)["rooms"][0]["room"] == HEX
+
+
+def test_trace_alone_asks_which(told: Fleet, pdctl: Pdctl) -> None:
+    said = pdctl("trace", "-c", told.config)
+    assert (said.code, said.err.splitlines()[0]) == (Exit.USAGE, "pdctl: which request?")
