@@ -178,6 +178,8 @@ def _kv_write(story: Story, origin: float) -> Iterator[Span]:
     total = sum(line.bytes for line in sent)
     forward_end = next((ln.at_s for ln in story.lines if ln.left == "forward" != ln.entered), end)
     behind = sum(line.bytes for line in sent if line.at_s < forward_end) / total
+    if told := story.facts.get("overlap_fraction"):  # to the layer
+        behind = float(told)
     yield Span(
         "kv.write", story.instance, begin - origin, end - origin, _wire(total, end - begin, behind)
     )

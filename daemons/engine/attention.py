@@ -68,6 +68,8 @@ def paged_attention(pool: KvPool, batch: Batch) -> Attend:
         layer: int, query: torch.Tensor, kv: torch.Tensor, rule: Rule = PLAIN
     ) -> torch.Tensor:
         pool.write(layer, batch.slots, kv)
+        if batch.progress is not None and pool.memory.device.type == "cpu":  # else under way
+            batch.progress.reach(layer)
         parts = parts_of.get(rule.window)
         if parts is None:
             parts = [_part(span, pool, rule.window) for span in batch.spans]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from daemons.engine.progress import Progress
 from daemons.engine.step import Item
 
 
@@ -39,9 +40,15 @@ class Batch:
     positions: torch.Tensor
     slots: torch.Tensor
     spans: tuple[Span, ...]
+    progress: Progress | None = None  # told of each layer whose keys and values are written
 
 
-def lay_out(items: Sequence[Item], page_size: int, device: torch.device) -> Batch:
+def lay_out(
+    items: Sequence[Item],
+    page_size: int,
+    device: torch.device,
+    progress: Progress | None = None,
+) -> Batch:
     """Return the batch of items that were checked."""
     ids: list[int] = []
     positions: list[int] = []
@@ -64,6 +71,7 @@ def lay_out(items: Sequence[Item], page_size: int, device: torch.device) -> Batc
         torch.tensor(positions, device=device),
         torch.tensor(slots, device=device),
         tuple(spans),
+        progress,
     )
 
 

@@ -28,6 +28,7 @@ from daemons.engine.memory import free_bytes, no_memory, pool_pages
 from daemons.engine.models import Model, load_model
 from daemons.engine.models.spec import Spec
 from daemons.engine.native.decoder import NativeDecoder
+from daemons.engine.progress import Progress
 from daemons.engine.room import RoomState, begin_room, judged_positions, resolved
 from daemons.engine.sampler import Choice, choose
 from daemons.engine.step import Item, Result, Sequence
@@ -50,12 +51,14 @@ class Engine:
         vocab_size: token ids are below it.
         max_model_len: the longest prompt + output, in tokens.
         eos_token_ids: tokens with which this model ends a text.
+        progress: how far the forward under way is.
     """
 
     fingerprint: Fingerprint
     vocab_size: int
     max_model_len: int
     eos_token_ids: tuple[int, ...]
+    progress: Progress
     _place: Place
     _model: Model
     _pool: KvPool
@@ -95,6 +98,7 @@ class Engine:
             vocab_size=spec.vocab_size,
             max_model_len=_max_model_len(config, spec.positions),
             eos_token_ids=eos_token_ids(model_dir),
+            progress=Progress(spec.layers),
             _place=place,
             _model=model,
             _pool=pool,
@@ -222,7 +226,7 @@ class Engine:
         return f"prompt log-probabilities from {item.start} on, but {item.start - 1} was not run"
 
     def _run(self, items: Several[Item]) -> list[Result]:
-        batch = lay_out(items, self.page_size, self._place.device)
+        batch = lay_out(items, self.page_size, self._place.device, self.progress)
         states = [self._rooms[item.key] for item in items]
         hidden = self._model.hidden(batch, self._attend(batch))
         chosen = self._sample(hidden, batch, items, states)

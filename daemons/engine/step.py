@@ -57,6 +57,7 @@ class Run:
     """
 
     items: tuple[Item, ...]
+    step: int = 0  # its number, where others follow its progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,8 @@ class LearnBuffers:
 class WriteKV:
     """Write pages, then (with the last ones) the row; answered by exactly one Write… event.
 
-    The writes of one room are carried out in the order in which they are commanded.
+    The writes of one room are carried out in the order in which they are commanded. One that
+    follows a forward sends layers as they are done; it is skipped when the forward breaks.
     """
 
     key: RoomKey
@@ -40,6 +41,7 @@ class WriteKV:
     row: bytes | None = None  # the last write has it
     source_row: int = 0
     target_row: int = 0
+    step: int = 0  # the forward that computes the pages; 0: they are computed
 
 
 @dataclass(frozen=True, slots=True)

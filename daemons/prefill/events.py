@@ -21,10 +21,14 @@ from daemons.runtime.events import (
 
 @dataclass(frozen=True, slots=True)
 class WriteDone:
-    """A write of a room has been acknowledged by decode's engine."""
+    """A write of a room has been acknowledged by decode's engine.
+
+    ``early_bytes`` of it were so while the forward that it follows was under way.
+    """
 
     key: RoomKey
     sent_bytes: int
+    early_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,10 @@ class WriteFailed:
 
 @dataclass(frozen=True, slots=True)
 class WriteSkipped:
-    """A write had been called off before the lane came to it."""
+    """A write was not carried out, or not to its end: called off, or its forward broke.
+
+    What had begun of it is acknowledged.
+    """
 
     key: RoomKey
 

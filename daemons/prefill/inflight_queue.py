@@ -23,17 +23,22 @@ class InflightQueue:
                 request.since_s = now
 
 
-def next_write(request: Request, page_size: int) -> WriteKV | None:
+def next_write(request: Request, page_size: int, step: int = 0) -> WriteKV | None:
     """Return the write of what is computed and not handed over yet, None when there is none.
 
     Only whole pages leave before the prompt is complete; the last write has the rest and the
     row, even when no page is left to send. Pages that decode already has are passed over.
+
+    ``step`` is the forward that runs the room's next chunk: what that computes is handed over
+    too, to be sent while it goes on. The row is not: it needs the first token.
     """
     destination = request.destination
     assert destination is not None
     assert request.row is not None
     last = request.first is not None
-    done = len(request.pages) if last else request.computed // page_size
+    computed = request.computed + (request.step_tokens if step else 0)
+    is_whole = computed == len(request.prompt)
+    done = len(request.pages) if is_whole else computed // page_size
     prefix = destination.prefix_tokens // page_size
     begin = max(request.handed, prefix)
     request.handed = max(done, request.handed)
@@ -48,4 +53,5 @@ def next_write(request: Request, page_size: int) -> WriteKV | None:
         pack(row) if row else None,
         request.row,
         destination.row,
+        step,
     )

@@ -9,6 +9,7 @@ from daemons.protocol.causes import Failure
 from daemons.protocol.generate import Submit, TokenOut
 from daemons.protocol.handshake import Destination, Fence
 from daemons.protocol.ids import PeerId, RoomKey
+from daemons.protocol.metadata import ROW_BYTES
 
 
 @dataclass(slots=True)
@@ -31,6 +32,8 @@ class Request:
     first: TokenOut | None = None
     prompt_logprobs: list[TokenOut] = field(default_factory=list)
     sent_bytes: int = 0
+    early_bytes: int = 0  # of them, those that had landed before the prompt's forward ended
+    is_skipped: bool = False  # a write was not carried out, since its forward broke
     turn: float = 0.0  # in the queue, see runtime.turns
     fence: Fence = Fence.CLEAN
     failure: Failure | None = None  # the first cause; the room only waits for its writes then
@@ -49,6 +52,12 @@ class Request:
     def peer_name(self) -> str:
         """The decode's instance name, "" before it is known."""
         return self.destination.sender.instance if self.destination else ""
+
+    @property
+    def overlap_fraction(self) -> float:
+        """The share of the pages' bytes that had landed before the prompt's forward ended."""
+        pages_bytes = self.sent_bytes - ROW_BYTES
+        return min(1.0, self.early_bytes / pages_bytes) if pages_bytes > 0 else 0.0
 
     @property
     def expires_s(self) -> float:

@@ -103,6 +103,7 @@ class Scheduler:
         self.out = Outbox(me)
         self.draining = False
         self._stepping = False
+        self._steps = 0  # the number of the last forward
         self._now = 0.0
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -298,9 +299,13 @@ class Scheduler:
         items = self.waiting.batch()
         if items:
             self._stepping = True
+            self._steps += 1
+            self.out.do(Run(tuple(items), self._steps))
             for item in items:
-                self.waiting.begun[item.key].step_tokens = len(item.tokens)
-            self.out.do(Run(tuple(items)))
+                request = self.waiting.begun[item.key]
+                request.step_tokens = len(item.tokens)
+                if self.config.transfer.grain == "layer":
+                    self._send(request, self._steps)
 
     def _computed(self, result: Result) -> None:
         request = self.ending.get(result.key) or self.waiting.begun.get(result.key)
@@ -313,6 +318,9 @@ class Scheduler:
         if result.error:
             me = self.me.instance
             self._fail(request, Failure(Cause.ENGINE_FAILED, "forward", me, result.error))
+            return
+        if request.is_skipped:
+            self._write_failed(request, "a write was not carried out")
             return
         request.computed += chunk
         request.since_s = self._now
@@ -334,8 +342,8 @@ class Scheduler:
             self.cache.keep(request)
         self._send(request)
 
-    def _send(self, request: Request) -> None:
-        if (write := next_write(request, self.config.engine.page_size)) is not None:
+    def _send(self, request: Request, step: int = 0) -> None:
+        if (write := next_write(request, self.config.engine.page_size, step)) is not None:
             request.unsettled += 1
             self.out.do(write)
 
@@ -361,13 +369,19 @@ class Scheduler:
         match event:
             case WriteDone():
                 request.sent_bytes += event.sent_bytes
+                early = event.sent_bytes if request.first is None else event.early_bytes
+                request.early_bytes += early
                 if request.peer is not None:
                     self.doubts.worked(request.peer)
                 self.out.count("sent_bytes", event.sent_bytes)
+                self.out.count("early_bytes", early)
                 self.recorder.note(key, "chunk sent", self._now, sent_bytes=event.sent_bytes)
             case WriteFailed():
                 request.fence = Fence.CUT if event.cut else request.fence
                 self._write_failed(request, event.detail)
+                return
+            case WriteSkipped() if request.failure is None and request.step_tokens:
+                request.is_skipped = True  # its forward broke, and will say so
                 return
             case WriteSkipped() if request.failure is None:  # nobody called it off
                 self._write_failed(request, "a write was not carried out")
@@ -391,6 +405,8 @@ class Scheduler:
     def _succeed(self, request: Request) -> None:
         key = request.key
         assert request.peer is not None
+        if (tale := self.recorder.tale(key)) is not None and (share := request.overlap_fraction):
+            tale.facts["overlap_fraction"] = f"{share:.3f}"
         del self.inflight.rooms[key]
         self._release(request)
         self.out.final(request.peer, key, None, Fence.CLEAN, request.sent_bytes)

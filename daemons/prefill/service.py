@@ -24,10 +24,10 @@ class Shell:
     def __init__(self, equipment: Equipment, core: Scheduler) -> None:
         engine = equipment.engine
         self._report = Report(equipment, core)
-        self._forward = ForwardLane(equipment.steps, equipment.wake)
+        self._forward = ForwardLane(equipment.steps, equipment.wake, engine.progress)
         self._writes = WriteLanes(
             equipment.backend,
-            Source(engine.kv_regions(), engine.pages, equipment.rows),
+            Source(engine.kv_regions(), engine.pages, equipment.rows, engine.progress),
             equipment.wake.post,
             self._report.wrote,
         )

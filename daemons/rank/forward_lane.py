@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Several
 from typing import Protocol
 
+from daemons.engine.progress import Progress
 from daemons.engine.step import (
     Begin,
     End,
@@ -51,8 +52,10 @@ class Steps(Protocol):
 class ForwardLane:
     """Carries out Begin, Run, End, Keep and Restore; answers a Run, a Keep and a Restore."""
 
-    def __init__(self, engine: Steps, wake: Wake) -> None:
+    def __init__(self, engine: Steps, wake: Wake, progress: Progress | None = None) -> None:
+        """``progress`` is told of numbered forwards; the engine tells it of their layers."""
         self._engine = engine
+        self._progress = progress
         self._not_begun: dict[RoomKey, str] = {}  # why, of rooms whose begin raised
         self._lane = Lane("forward", wake.post)
 
@@ -89,9 +92,24 @@ class ForwardLane:
         self._engine.end(key)
 
     def _run(self, command: Run) -> StepDone:
-        results = self._engine.forward([i for i in command.items if i.key not in self._not_begun])
+        results = self._forward(
+            command.step, [i for i in command.items if i.key not in self._not_begun]
+        )
         broken = [Result(i.key, error=why) for i in command.items if (why := self._why(i.key))]
         return StepDone((*results, *broken))
+
+    def _forward(self, step: int, items: list[Item]) -> list[Result]:
+        progress = self._progress
+        if progress is None or not step:
+            return self._engine.forward(items)
+        progress.begin(step)
+        try:
+            results = self._engine.forward(items)
+        except BaseException:
+            progress.broke(step)
+            raise
+        progress.end(step)
+        return results
 
     def _why(self, key: RoomKey) -> str:
         return self._not_begun.get(key, "")

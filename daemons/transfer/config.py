@@ -13,5 +13,7 @@ class TransferConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     backend: str = "mooncake"  # a name in transfer/registry.py
     protocol: Literal["auto", "tcp", "rdma"] = "auto"  # auto: RDMA where there is a device
     device: str = ""  # RDMA devices, e.g. "mlx5_0"; "": the backend's choice
+    # prefill: pages leave when their chunk is computed, or layer by layer while it is
+    grain: Literal["layer", "chunk"] = "layer"
     batch_copies: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1000  # copies in one call
     write_timeout_s: Annotated[float, msgspec.Meta(ge=2, le=600)] = 5.0  # no progress: cut

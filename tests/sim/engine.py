@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from daemons.decode.scheduler import Scheduler as DecodeCore
@@ -61,6 +62,8 @@ class Engine:
     kept: dict[RoomKey, list[list[int]]] = field(default_factory=dict)  # pages of marks
     newest: dict[RoomKey, tuple[int, int]] = field(default_factory=dict)  # its place, the token
     running: int = 0  # forwards that wait, or are under way
+    written: int = 0  # the last numbered forward whose marks are in memory, or that broke
+    broken: set[int] = field(default_factory=set)  # numbered forwards
     _waiting: deque[Run | Keep | Restore] = field(default_factory=deque)  # the first is under way
 
     def do(self, command: Begin | Run | End | Keep | Restore) -> None:
@@ -110,17 +113,28 @@ class Engine:
     def _begin_next(self) -> None:
         world = self.process.world
         if self._waiting:
-            world.after(world.rng.random() * 2 * world.plan.step_s, self._complete)
+            world.after(world.rng.random() * world.plan.step_s, self._compute)
 
-    def _complete(self) -> None:
+    def _compute(self) -> None:
+        """Half of the time is over: a forward has written its marks, if it does not break first."""
+        process, world = self.process, self.process.world
+        if not process.alive or process.when_thawed(self._compute):
+            return
+        report: StepDone | StepFailed | None = None
+        if isinstance(command := self._waiting[0], Run):
+            report = self._forward(command)
+        world.after(world.rng.random() * world.plan.step_s, self._complete, report)
+
+    def _complete(self, report: StepDone | StepFailed | None) -> None:
         process = self.process
-        if not process.alive or process.when_thawed(self._complete):
+        if not process.alive or process.when_thawed(partial(self._complete, report)):
             return
         command = self._waiting.popleft()
         self._begin_next()
         match command:
-            case Run(items):
-                self._forward(items)
+            case Run():
+                assert report is not None
+                self._report(command, report)
             case Keep(key, pages):
                 self._copy_out(key, pages)
             case Restore(key, pages):
@@ -156,18 +170,26 @@ class Engine:
         rate = world.plan.copy_failure
         return world.faulty and rate > 0 and world.rng.random() < rate
 
-    def _forward(self, items: tuple[Item, ...]) -> None:
-        process, world = self.process, self.process.world
+    def _report(self, run: Run, report: StepDone | StepFailed) -> None:
+        """A forward is over; what it used was its own until now."""
         self.running -= 1
-        plan, rng = world.plan, world.rng
-        if world.faulty and plan.step_failure and rng.random() < plan.step_failure:
-            process.deliver(StepFailed(tuple(item.key for item in items), "the forward broke"))
-            return
+        for item in run.items:
+            self._check_used(item)
+        if run.step and isinstance(report, StepFailed):
+            self.broken.add(run.step)
+            self.written = run.step
+        self.process.deliver(report)
+
+    def _forward(self, run: Run) -> StepDone | StepFailed:
+        process, world = self.process, self.process.world
+        plan, rng, items = world.plan, world.rng, run.items
+        failed = StepFailed(tuple(item.key for item in items), "the forward broke")
+        breaks = world.faulty and plan.step_failure and rng.random() < plan.step_failure
+        if breaks and rng.random() < 0.5:
+            return failed
         results = []
         for item in items:
-            if item.key not in self.sequences:
-                raise Violation(f"{process.me} has ended {item.key} while it is run")
-            self._check_pages(item)
+            self._check_used(item)
             if item.tokens == (NEWEST,) and not self._may_go_on(item):
                 results.append(Result(item.key, error="its text has ended, or was broken off"))
                 continue
@@ -178,7 +200,13 @@ class Engine:
                 results.append(Result(item.key, error="this room broke"))
             else:
                 results.append(self._result(item, self.sequences[item.key]))
-        process.deliver(StepDone(tuple(results)))
+        self.written = max(self.written, run.step)
+        return failed if breaks else StepDone(tuple(results))
+
+    def _check_used(self, item: Item) -> None:
+        if item.key not in self.sequences:
+            raise Violation(f"{self.process.me} has ended {item.key} while it is run")
+        self._check_pages(item)
 
     def _may_go_on(self, item: Item) -> bool:
         """Say whether the room's newest token is the one that the item is meant to run."""

@@ -23,6 +23,7 @@ LATE_SHARE = 0.7
 SOCKET_PIECES = 4  # pages that fit into sockets while nobody reads them
 PAGE_BYTES = 100
 RETRY_S = 0.05  # a stalled writer looks again
+LOOK_S = 0.002  # and one that follows a forward
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +49,7 @@ class Write:
     next: int = 0
     unlanded: int = 0  # pieces in the sockets of a frozen receiver
     stalled_s: float | None = None
+    called_off: bool = False
     over: bool = False
 
     @property
@@ -79,7 +81,10 @@ class Lanes:
         self._begin(command.peer)
 
     def call_off(self, key: RoomKey) -> None:
-        """Skip what has not begun."""
+        """Skip what has not begun, and what follows a forward and is between two pieces."""
+        for write in self.active.values():
+            if isinstance(write, Write) and write.command.key == key and write.command.step:
+                write.called_off = True
         for peer, waiting in self.queues.items():
             for command in [c for c in waiting if c.key == key]:
                 waiting.remove(command)
@@ -141,7 +146,14 @@ class Lanes:
             return
         if process.when_thawed(partial(self._advance, write)):
             return
-        if not target.alive:
+        if self._broken_off(write):
+            write.over = True
+            world.seen["writes broken off"] += write.next > 0
+            self._over(write.command.peer, WriteSkipped(write.command.key))
+        elif write.command.step > process.engine.written:
+            world.seen["writes that follow a forward"] += 1
+            world.after(LOOK_S, self._advance, write)
+        elif not target.alive:
             self._cut(write, "connection reset")
         elif write.next == write.pieces and not write.unlanded:
             write.over = True
@@ -156,6 +168,11 @@ class Lanes:
                 self._cut(write, "connection broke")
             else:
                 world.after(world.rng.random() * 2 * world.plan.page_s, self._advance, write)
+
+    def _broken_off(self, write: Write) -> bool:
+        step = write.command.step
+        is_vain = write.called_off or step in self.process.engine.broken
+        return step > 0 and is_vain and not write.unlanded
 
     def _stalled(self, write: Write) -> bool:
         process, target = self.process, write.target
@@ -237,7 +254,7 @@ class Lanes:
             return piece.write.row
         return self.process.memory.page(piece.write.source_pages[piece.index])
 
-    def _over(self, peer: PeerId, report: WriteDone | WriteFailed) -> None:
+    def _over(self, peer: PeerId, report: WriteDone | WriteFailed | WriteSkipped) -> None:
         if self.process.alive:
             self.active.pop(peer, None)
             self._report(peer, report)

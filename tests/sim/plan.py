@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Literal
 
 from daemons.cluster.worker import Timers
 
@@ -90,6 +91,7 @@ class Plan:
     # without a prefill
     local: float  # rooms whose decode computes the prompt
     steps_ahead: int
+    grain: Literal["layer", "chunk"]  # of writes
 
     @property
     def gone_s(self) -> float:
@@ -184,6 +186,7 @@ def draw(seed: int) -> Plan:
         long_texts=rng.random() < 0.25,
         local=rng.choice((0.0, 0.0, 0.2, 0.5, 1.0)),
         steps_ahead=rng.choice((0, 1, 1)),
+        grain=rng.choice(("layer", "layer", "chunk")),
     )
     if not plan.long_texts:
         return plan

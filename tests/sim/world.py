@@ -24,6 +24,7 @@ from daemons.protocol.handshake import KvRegion, RegisterBuffers
 from daemons.protocol.ids import PeerId
 from daemons.protocol.metadata import ROW_BYTES
 from daemons.protocol.topology import Fingerprint
+from daemons.transfer.config import TransferConfig
 from tests.sim import faults
 from tests.sim.front import Front
 from tests.sim.invariants import Violation, check_idle
@@ -147,6 +148,7 @@ class World:
                 max_rooms=plan.max_rooms,
                 max_orphans=plan.max_orphans,
                 prefix_cache=plan.prefix_cache,
+                transfer=TransferConfig(grain=plan.grain),
             )
             decodes = Decodes(self.fingerprint_of(me.instance), self.regions)
             core = PrefillCore(me, prefill, decodes, plan.prefill_pages)

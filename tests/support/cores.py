@@ -40,6 +40,7 @@ from daemons.protocol.status import Status
 from daemons.protocol.topology import Fingerprint
 from daemons.runtime.commands import Send, Tell
 from daemons.runtime.events import MessageCame, Submitted
+from daemons.transfer.config import TransferConfig
 
 P, P_NEXT = PeerId("p0", 100), PeerId("p0", 101)
 D, D_NEXT, D_OTHER = PeerId("d0", 200), PeerId("d0", 201), PeerId("d1", 300)
@@ -63,9 +64,13 @@ Kind = TypeVar("Kind")
 
 
 def prefill_core(*, pages: int = 8, engine: EngineConfig | None = None, **more: Any) -> PrefillCore:
-    """A prefill that computes up to 8 tokens at once, 4 of them of one room."""
+    """A prefill that computes up to 8 tokens at once, 4 of them of one room.
+
+    Where nothing else is said pages leave when their chunk is computed.
+    """
     engine = engine or EngineConfig(page_size=PAGE_SIZE, chunk_tokens=4, batch_tokens=8)
-    settings: dict[str, Any] = PLAIN | {"engine": engine} | more
+    chunks = {"transfer": TransferConfig(grain="chunk")}
+    settings: dict[str, Any] = PLAIN | {"engine": engine} | chunks | more
     return PrefillCore(P, PrefillConfig(**settings), Decodes(FINGERPRINT, REGIONS), pages)
 
 

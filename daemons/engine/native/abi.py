@@ -43,6 +43,7 @@ class Batch(c.Structure):
         ("pages", c.c_void_p),
         ("tokens", c.c_int32),
         ("span_count", c.c_int32),
+        ("layers_done", c.c_void_p),  # raised as layers are written; None: nobody looks
     ]
 
 

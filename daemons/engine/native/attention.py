@@ -40,7 +40,9 @@ class NativeAttention:
             self._pages.buffer_info()[0],
             len(batch.ids),
             len(batch.spans),
+            batch.progress.address if batch.progress else None,
         )
+        self._progress = batch.progress
         self.cache = abi.Cache(
             memory.data_ptr(), pool.pages, pool.page_size, pool.kv_heads, memory.shape[-1]
         )
@@ -70,6 +72,8 @@ class NativeAttention:
             mixed.data_ptr(),
         )
         abi.checked(fault)
+        if self._progress is not None:
+            self._progress.reach(layer)
         return mixed
 
 

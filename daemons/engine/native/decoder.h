@@ -38,6 +38,7 @@ struct Batch {
     const Span* spans;
     const int32_t* pages;            // the spans' page tables, behind each other
     int32_t tokens, span_count;
+    int64_t* layers_done;            // raised as layers are in the cache; null: nobody looks
 };
 
 struct Share {  // of attention: queries of one kv head, and some blocks of what they see
@@ -236,6 +237,8 @@ struct Forward {
             own.base = static_cast<char*>(cache.base) + layer_bytes * i;
             turn(team, layer, own);
             team.meet();
+            if (member == 0 && batch.layers_done)
+                __atomic_store_n(batch.layers_done, int64_t(i + 1), __ATOMIC_RELEASE);
             Rule rule{layer.window, layer.scale, layer.softcap};
             Attention<T>{own, batch, plan_of(layer.window), rule, group(), space.query.as<T>(),
                          space.mixed.as<T>(), strided(across()), space}

@@ -4,7 +4,9 @@ import ctypes
 import json
 import threading
 from pathlib import Path
+from typing import Literal
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -18,6 +20,7 @@ from daemons.protocol.generate import Sampling
 from daemons.protocol.ids import RoomKey
 from tests.support.checkpoints import EOS, POSITIONS, VOCABULARY, checkpoint, write_checkpoint
 from tests.support.engines import GREEDY, Talk, begin, talk_on
+from tests.support.native import library
 
 CONFIG = EngineConfig(device="cpu", dtype="fp32", page_size=16, kv_tokens=1024)
 KEY, OTHER = RoomKey(1, 1), RoomKey(2, 1)
@@ -50,6 +53,23 @@ def test_the_regions_lie_within_the_pools_memory(engine: Engine) -> None:
     regions = engine.kv_regions()
     assert regions[0].address == address
     assert regions[-1].address + engine.pages * regions[-1].page_bytes == address + size
+
+
+@pytest.mark.parametrize("kernels", ["torch", "native"])
+@pytest.mark.parametrize("architecture", ["llama", "mistral"])
+def test_a_forward_says_of_each_layer_that_it_is_written(
+    kernels: Literal["torch", "native"], architecture: str
+) -> None:
+    if kernels == "native":
+        library()
+    config = msgspec.structs.replace(CONFIG, kernels=kernels)
+    engine = Engine.load(config, checkpoint(architecture))
+    engine.begin(Sequence(KEY, GREEDY, PROMPT))
+    engine.progress.begin(1)
+    engine.forward([Item(KEY, PROMPT, 0, (0,), samples=True)])
+    assert engine.progress.layers_of(1) == engine.progress.layers == engine.fingerprint.layers
+    engine.progress.begin(2)
+    assert engine.progress.layers_of(2) == 0
 
 
 def test_equal_models_have_equal_fingerprints_and_others_do_not(tmp_path: Path) -> None:

@@ -62,6 +62,23 @@ def test_pages_that_decode_has_already_are_passed_over() -> None:
     assert (write.source_pages, write.target_pages) == ((1,), (20,))
 
 
+def test_pages_of_the_next_chunk_are_handed_over_with_its_forward_and_the_row_later() -> None:
+    room = request(10)
+    room.computed, room.step_tokens = 3, 4
+    write = next_write(room, 4, 1)
+    assert write is not None
+    assert (write.source_pages, write.target_pages, write.step) == ((0,), (20,), 1)
+    room.computed, room.step_tokens = 7, 3
+    write = next_write(room, 4, 2)
+    assert write is not None
+    assert (write.source_pages, write.row) == ((1, 2), None)  # the last page is not full
+    room.computed, room.step_tokens, room.first = 10, 0, TokenOut(5)
+    write = next_write(room, 4)
+    assert write is not None
+    assert (write.source_pages, write.target_pages, write.step) == ((), (), 0)
+    assert write.row is not None
+
+
 @given(st.integers(1, 40), st.integers(0, 10), st.lists(st.integers(1, 9), max_size=40))
 @settings(deadline=None)
 def test_every_page_behind_the_prefix_is_written_once_and_in_order(

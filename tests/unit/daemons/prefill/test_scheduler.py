@@ -20,7 +20,7 @@ from daemons.protocol.handshake import (
     RegistrationAnswer,
 )
 from daemons.protocol.ids import PeerId
-from daemons.protocol.metadata import RowState, unpack
+from daemons.protocol.metadata import ROW_BYTES, RowState, unpack
 from daemons.protocol.status import Status
 from daemons.runtime.commands import Connect, Disconnect, Log, Probe, SendHeartbeat
 from daemons.runtime.events import (
@@ -32,6 +32,7 @@ from daemons.runtime.events import (
     Stopping,
     Tick,
 )
+from daemons.transfer.config import TransferConfig
 from tests.support.cores import (
     CANCELLED,
     D_NEXT,
@@ -789,3 +790,89 @@ def test_credits_tell_what_is_free_and_who_waits() -> None:
         core.handle(submitted(room), 0.0)
         core.handle(came(destination(room)), 0.0)
     assert core.credits == {"tokens": 0, "rows": 3, "places": 63, "queue": 1}
+
+
+# --- layer by layer ---
+
+
+def layered(tokens: int = 6) -> Scheduler:
+    """Room 1 has its first chunk under way, and a write that follows it."""
+    core = paired(transfer=TransferConfig(grain="layer"))
+    core.handle(submitted(tokens=tokens), 0.0)
+    core.handle(came(destination(tokens=tokens)), 0.0)
+    return core
+
+
+def test_the_pages_of_a_chunk_are_handed_over_with_its_forward_and_the_row_after_the_last() -> None:
+    core = paired(transfer=TransferConfig(grain="layer"))
+    core.handle(submitted(), 0.0)
+    commands = core.handle(came(destination()), 0.0)
+    (run,), (write,) = of(commands, Run), of(commands, WriteKV)
+    assert (run.step, write.step) == (1, 1)
+    assert (write.source_pages, write.target_pages, write.row) == ((0,), (10,), None)
+    commands = core.handle(done(1, token=0), 1.0)
+    (run,), (write,) = of(commands, Run), of(commands, WriteKV)
+    assert (run.step, write.step) == (2, 2)
+    assert (write.source_pages, write.target_pages, write.row) == ((1,), (11,), None)
+    commands = core.handle(done(1), 2.0)
+    (write,) = of(commands, WriteKV)
+    assert (write.source_pages, write.target_pages, write.step) == ((), (), 0)
+    assert write.row is not None
+    for _ in range(2):
+        assert not core.tombs
+        core.handle(WriteDone(key(), 100), 3.0)
+    assert [p.status for p in said(core.handle(WriteDone(key(), 50), 3.0), Progress)] == [
+        Status.SUCCESS
+    ]
+    assert is_idle(core)
+
+
+def test_what_had_landed_before_the_forward_ended_is_the_hidden_share() -> None:
+    core = layered()
+    core.handle(WriteDone(key(), 400, early_bytes=300), 0.5)  # while the prompt is computed: all
+    core.handle(done(1, token=0), 1.0)
+    core.handle(done(1), 2.0)
+    core.handle(WriteDone(key(), 600, early_bytes=350), 3.0)
+    core.handle(WriteDone(key(), ROW_BYTES), 3.0)
+    (story,) = core.recorder.stories(1)
+    assert story.facts["overlap_fraction"] == "0.750"
+    assert core.counters["early_bytes"] == 750
+
+
+def test_a_broken_forward_is_the_first_cause_whichever_end_is_told_first() -> None:
+    core = layered()
+    assert causes(core.handle(WriteSkipped(key()), 1.0)) == []
+    commands = core.handle(StepFailed((key(),), "no memory"), 1.0)
+    assert causes(commands) == [Cause.ENGINE_FAILED]
+    assert is_idle(core)
+    assert core.doubts.known == {}
+
+
+def test_a_broken_forward_is_told_to_decode_when_the_write_that_follows_it_is_over() -> None:
+    core = layered()
+    commands = core.handle(StepFailed((key(),), "no memory"), 1.0)
+    assert of(commands, CallOffWrites) == [CallOffWrites(key())]
+    assert said(commands, Progress) == []
+    assert core.pages.owner(0) == (Owner.REQUEST, key())
+    (failed,) = said(core.handle(WriteSkipped(key()), 1.0), Progress)
+    assert (failed.status, failed.fence) == (Status.FAILED, Fence.CLEAN)
+    assert is_idle(core)
+
+
+def test_a_chunk_that_was_not_sent_fails_the_room_although_it_was_computed() -> None:
+    core = layered()
+    core.handle(WriteSkipped(key()), 1.0)
+    commands = core.handle(done(1, token=0), 1.0)
+    assert causes(commands) == [Cause.TRANSFER_FAILED]
+    assert is_idle(core)
+
+
+def test_an_aborted_room_keeps_its_pages_until_both_forward_and_write_are_over() -> None:
+    core = layered()
+    commands = core.handle(came(abort()), 1.0)
+    assert said(commands, AbortAnswer) == []
+    commands = core.handle(WriteSkipped(key()), 1.0)
+    assert said(commands, Progress)[0].status is Status.FAILED
+    assert core.pages.owner(0) == (Owner.REQUEST, key())
+    core.handle(done(1, token=0), 2.0)
+    assert is_idle(core)

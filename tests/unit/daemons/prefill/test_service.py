@@ -5,6 +5,7 @@ from typing import cast
 
 import pytest
 
+from daemons.engine.progress import Progress
 from daemons.prefill.commands import WriteKV
 from daemons.prefill.config import PrefillConfig
 from daemons.prefill.decodes import Decodes
@@ -23,7 +24,7 @@ KEY = RoomKey(9, 1)
 
 
 def shell() -> Shell:
-    engine = SimpleNamespace(kv_regions=tuple, pages=4)
+    engine = SimpleNamespace(kv_regions=tuple, pages=4, progress=Progress(1))
     equipment = SimpleNamespace(
         me=ME,
         engine=engine,

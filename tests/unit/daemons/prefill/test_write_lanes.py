@@ -3,16 +3,20 @@ from __future__ import annotations
 import ctypes
 import mmap
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
+import msgspec
 import pytest
 
 from daemons.cluster.errors import OperatorError
+from daemons.engine.progress import Progress
 from daemons.prefill.commands import WriteKV
 from daemons.prefill.events import WriteDone, WriteFailed, WriteSkipped
-from daemons.prefill.write_lanes import Source, WriteLanes
+from daemons.prefill.peer_lane import Task
+from daemons.prefill.write_lanes import GROUP_BYTES, Source, WriteLanes
 from daemons.protocol.generate import TokenOut
 from daemons.protocol.handshake import KvRegion, RegisterBuffers
 from daemons.protocol.ids import PeerId, RoomKey
@@ -36,6 +40,12 @@ class Memory:
     def region(self) -> KvRegion:
         address = ctypes.addressof(ctypes.c_char.from_buffer(self.held))
         return KvRegion(address, PAGE_BYTES, 0, 0, 0)
+
+    @property
+    def layered(self) -> list[KvRegion]:
+        """The same as two layers of two pages each."""
+        size = PAGES // 2 * PAGE_BYTES
+        return [self.region, KvRegion(self.region.address + size, PAGE_BYTES, 1, 0, 0)]
 
 
 @dataclass
@@ -71,11 +81,12 @@ class Bench:
     theirs: Memory = field(default_factory=Memory)
     rows: RowMemory = field(default_factory=lambda: RowMemory(2))
     their_rows: RowMemory = field(default_factory=lambda: RowMemory(2))
+    progress: Progress = field(default_factory=lambda: Progress(1))
     events: SimpleQueue[object] = field(default_factory=SimpleQueue)
     wrote: list[int] = field(default_factory=list)
 
     def lanes(self) -> WriteLanes:
-        source = Source([self.ours.region], PAGES, self.rows)
+        source = Source([self.ours.region], PAGES, self.rows, self.progress)
         return WriteLanes(
             self.backend, source, self.events.put, lambda sent, _: self.wrote.append(sent)
         )
@@ -115,7 +126,7 @@ def test_pages_and_then_the_row_arrive_at_their_places() -> None:
     assert bench.theirs.held[:PAGE_BYTES] == bytes(PAGE_BYTES)
     assert unpack(bench.their_rows.read(0), KEY) == (RowState.RIGHT, ROW)
     assert bench.backend.writes == [2, 1]
-    assert bench.wrote == [2 * PAGE_BYTES + ROW_BYTES]
+    assert bench.wrote == [2 * PAGE_BYTES, ROW_BYTES]
 
 
 def test_a_write_to_a_decode_that_never_registered_is_skipped_at_once() -> None:
@@ -187,3 +198,131 @@ def test_a_forgotten_decode_is_written_to_no_more() -> None:
     lanes.learn(D0, bench.buffers(D0))
     lanes.forget(D0)
     assert lanes.write(LAST) == WriteSkipped(KEY)
+
+
+# --- layer by layer ---
+
+
+@dataclass
+class Layers:
+    """Two layers of two pages; every layer is worth a write, as with large pages."""
+
+    bench: Bench = field(default_factory=lambda: Bench(progress=Progress(2)))
+
+    def lanes(self, monkeypatch: pytest.MonkeyPatch) -> WriteLanes:
+        monkeypatch.setattr("daemons.prefill.write_lanes.GROUP_BYTES", 1)
+        bench = self.bench
+        source = Source(bench.ours.layered, 2, bench.rows, bench.progress)
+        lanes = WriteLanes(bench.backend, source, bench.events.put, lambda sent, _: None)
+        for peer in (D0, D1):
+            buffers = msgspec.structs.replace(
+                bench.buffers(peer), pages=2, regions=tuple(bench.theirs.layered)
+            )
+            lanes.learn(peer, buffers)
+        return lanes
+
+    def landed(self, layer: int) -> None:
+        """Wait until both pages of a layer are there."""
+        wanted, size = self.bench.ours.held, 2 * PAGE_BYTES
+        part = slice(layer * size, (layer + 1) * size)
+        assert within(20, lambda: self.bench.theirs.held[part] == wanted[part])
+
+
+def within(limit_s: float, is_so: Callable[[], bool]) -> bool:
+    end_s = time.monotonic() + limit_s
+    while not is_so():
+        if time.monotonic() > end_s:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+FOLLOWS = WriteKV(KEY, D0, (0, 1), (0, 1), step=7)
+
+
+def test_a_write_that_follows_a_forward_sends_each_layer_as_it_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layers = Layers()
+    bench, lanes = layers.bench, layers.lanes(monkeypatch)
+    bench.progress.begin(7)
+    lanes.write(FOLLOWS)
+    bench.ours.held[: 2 * PAGE_BYTES] = bytes(range(1, 129))
+    bench.progress.reach(0)
+    layers.landed(0)
+    assert bench.events.empty()
+    assert bench.theirs.held[2 * PAGE_BYTES :] == bytes(2 * PAGE_BYTES)
+    bench.ours.held[2 * PAGE_BYTES :] = bytes(range(128, 256))
+    bench.progress.reach(1)
+    bench.progress.end(7)
+    event = bench.event()
+    assert isinstance(event, WriteDone)
+    assert event.sent_bytes == 4 * PAGE_BYTES
+    assert event.early_bytes in (2 * PAGE_BYTES, 4 * PAGE_BYTES)  # by how the threads ran
+    layers.landed(1)
+    assert bench.backend.writes == [1, 1]
+
+
+def test_layers_that_are_done_together_are_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = Layers()
+    bench, lanes = layers.bench, layers.lanes(monkeypatch)
+    bench.progress.end(7)
+    lanes.write(FOLLOWS)
+    assert bench.event() == WriteDone(KEY, 4 * PAGE_BYTES)
+    assert bench.backend.writes == [2]
+
+
+def test_small_layers_wait_for_each_other() -> None:
+    bench = Bench(progress=Progress(2))
+    source = Source(bench.ours.layered, 2, bench.rows, bench.progress)
+    lanes = WriteLanes(bench.backend, source, bench.events.put, lambda sent, _: None)
+    task = Task(FOLLOWS)
+    assert 2 * PAGE_BYTES < GROUP_BYTES
+    bench.progress.begin(7)
+    bench.progress.reach(0)
+    assert not lanes._is_ready(task)
+    bench.progress.reach(1)
+    assert lanes._is_ready(task)
+
+
+def test_nothing_of_a_broken_forward_is_sent_after_what_was_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layers = Layers()
+    bench, lanes = layers.bench, layers.lanes(monkeypatch)
+    bench.progress.begin(7)
+    lanes.write(FOLLOWS)
+    bench.ours.held[:] = bytes(range(256))
+    bench.progress.reach(0)
+    layers.landed(0)
+    bench.progress.broke(7)
+    assert bench.event() == WriteSkipped(KEY)
+    assert bench.theirs.held[2 * PAGE_BYTES :] == bytes(2 * PAGE_BYTES)
+
+
+def test_a_write_that_follows_a_forward_can_be_called_off_between_two_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layers = Layers()
+    bench, lanes = layers.bench, layers.lanes(monkeypatch)
+    bench.progress.begin(7)
+    lanes.write(FOLLOWS)
+    lanes.call_off(KEY)
+    assert bench.event() == WriteSkipped(KEY)
+    bench.progress.reach(0)
+    assert bench.backend.writes == []
+
+
+def test_a_room_whose_forward_goes_on_delays_no_other_room_of_the_same_decode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layers = Layers()
+    bench, lanes = layers.bench, layers.lanes(monkeypatch)
+    lanes.write(FOLLOWS)
+    lanes.write(WriteKV(KEY, D0, (), (), pack(ROW)))  # its row waits for its pages
+    other = RoomKey(10, 1)
+    lanes.write(WriteKV(other, D0, (1,), (1,)))
+    assert bench.event() == WriteDone(other, 2 * PAGE_BYTES)
+    bench.progress.end(7)
+    assert bench.event() == WriteDone(KEY, 4 * PAGE_BYTES)
+    assert bench.event() == WriteDone(KEY, ROW_BYTES)
