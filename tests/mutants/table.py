@@ -164,29 +164,67 @@ MUTANTS = (
     Mutant(
         "the row is written before the pages",
         LANES,
-        "            if pages:\n                self._backend.write(buffers.session, pages)\n"
-        "            sent_bytes = sum(copy.bytes for copy in pages)\n"
+        "            self._write_layers(task, way, range(task.layers, layers))\n"
+        "            task.layers = layers\n"
+        "            if layers < progress.layers:\n"
+        "                return None\n"
         "            if command.row is not None:\n"
-        "                self._backend.write(buffers.session, [self._row(command, buffers)])\n",
-        "            sent_bytes = sum(copy.bytes for copy in pages)\n"
+        "                self._timed(task, way, [self._row(command, way.buffers)], ROW_BYTES)\n",
         "            if command.row is not None:\n"
-        "                self._backend.write(buffers.session, [self._row(command, buffers)])\n"
-        "            if pages:\n                self._backend.write(buffers.session, pages)\n"
-        "            if command.row is not None:\n",
+        "                self._timed(task, way, [self._row(command, way.buffers)], ROW_BYTES)\n"
+        "            self._write_layers(task, way, range(task.layers, layers))\n"
+        "            task.layers = layers\n"
+        "            if layers < progress.layers:\n"
+        "                return None\n",
         f"{CORE}/prefill/test_write_lanes.py",
     ),
     Mutant(
         "a write that was called off is done all the same",
         LANES,
-        "        if key in self._called_off:\n            return WriteSkipped(key)\n",
-        "",
+        "if key in self._called_off or progress.is_broken(command.step):",
+        "if progress.is_broken(command.step):",
         f"{CORE}/prefill/test_write_lanes.py",
+    ),
+    Mutant(
+        "layers of a broken forward are sent",
+        LANES,
+        "if key in self._called_off or progress.is_broken(command.step):",
+        "if key in self._called_off:",
+        f"{CORE}/prefill/test_write_lanes.py",
+    ),
+    Mutant(
+        "a layer is sent before it is done",
+        LANES,
+        "layers = progress.layers_of(command.step) if command.step else progress.layers",
+        "layers = progress.layers",
+        f"{CORE}/prefill/test_write_lanes.py",
+    ),
+    Mutant(
+        "a page that is not full leaves with its chunk",
+        "daemons/prefill/inflight_queue.py",
+        "else computed // page_size",
+        "else -(-computed // page_size)",
+        SEEDS,
+    ),
+    Mutant(
+        "a chunk that was not sent is taken for sent",
+        PREFILL,
+        "if request.is_skipped:",
+        "if False:",
+        f"{CORE}/prefill/test_scheduler.py",
+    ),
+    Mutant(
+        "pages of a failed room are free while a forward writes them",
+        PREFILL,
+        "        if request.step_tokens:\n            return\n        if request.pages",
+        "        if request.pages",
+        SEEDS,
     ),
     Mutant(
         "an unknown trouble of a write counts as clean",
         LANES,
-        "lambda why: WriteFailed(command.key, cut=True, detail=why)",
-        "lambda why: WriteFailed(command.key, cut=False, detail=why)",
+        "return WriteFailed(task.command.key, cut=True, detail=why)",
+        "return WriteFailed(task.command.key, cut=False, detail=why)",
         f"{CORE}/prefill/test_write_lanes.py",
     ),
     Mutant(
