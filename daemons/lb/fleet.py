@@ -19,6 +19,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+import msgspec
+
 from daemons.protocol.topology import (
     Fingerprint,
     InstanceInfo,
@@ -46,11 +48,10 @@ class Worker:
     lease_ends_s: float = 0.0
     book: int = 0  # epoch of the phone book that told us
     struck: bool = False
+    life: Life = field(init=False, repr=False, compare=False)  # what rooms are counted by
 
-    @property
-    def life(self) -> Life:
-        """What rooms are counted by."""
-        return self.name, self.epoch
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "life", (self.name, self.epoch))
 
     @property
     def condition(self) -> str:
@@ -69,15 +70,23 @@ class Pair:
 
     prefill: Worker | None  # None: decode computes the prompt by itself
     decode: Worker
+    workers: tuple[Worker, ...] = field(init=False, repr=False, compare=False)  # who has a leg
 
-    @property
-    def workers(self) -> tuple[Worker, ...]:
-        """Return who has a leg."""
-        return (self.decode,) if self.prefill is None else (self.prefill, self.decode)
+    def __post_init__(self) -> None:
+        both = (self.decode,) if self.prefill is None else (self.prefill, self.decode)
+        object.__setattr__(self, "workers", both)
 
     def __str__(self) -> str:
-        alone = self.prefill is None
-        return f"{self.decode.name} alone" if alone else " -> ".join(w.name for w in self.workers)
+        if self.prefill is None:
+            return f"{self.decode.name} alone"
+        return f"{self.prefill.name} -> {self.decode.name}"
+
+
+class Match(NamedTuple):
+    """A prefill, and the pairs that it may serve in."""
+
+    prefill: Worker
+    pairs: list[Pair]
 
 
 class Pick(NamedTuple):
@@ -87,8 +96,7 @@ class Pick(NamedTuple):
     because: str
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(msgspec.Struct, frozen=True):  # a tenth of a frozen dataclass to make
     """What is known of a request when its pair is chosen."""
 
     rooms: int = 0
@@ -98,8 +106,7 @@ class Wish:
     session: str = ""  # what keeps requests together, "" when nothing does
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """One worker that may be chosen, and the load that we know of."""
 
     worker: Worker
@@ -119,6 +126,7 @@ class Fleet:
     rooms: Counter[Life] = field(default_factory=Counter)
     tokens: Counter[Life] = field(default_factory=Counter)  # of those rooms, estimated
     _pairs: list[Pair] | None = None
+    _matches: list[Match] = field(default_factory=list)  # of those pairs
 
     def see(self, infos: Iterable[InstanceInfo], now_s: float) -> list[tuple[str, str]]:
         """Take a new view; return each worker that came, went or changed, and what it is now."""
@@ -149,7 +157,12 @@ class Fleet:
                 for decode in self._of(Role.DECODE)
                 if prefill.is_pickable and decode.is_pickable and not _unlike(prefill, decode)
             ]
+            self._matches = _matches(self._pairs)
         return self._pairs
+
+    def matches(self, now_s: float) -> Sequence[Match]:
+        """Return the same pairs, by prefill."""
+        return self._matches if self.pairs(now_s) else ()
 
     def why_no_pair(self, now_s: float) -> str:
         """Return what keeps every pair from serving, in words."""
@@ -189,11 +202,14 @@ class Fleet:
 
     def give_back(self, worker: Worker, rooms: int, tokens: int = 0) -> None:
         """Count rooms off; a life without rooms leaves no trace."""
-        self.rooms[worker.life] -= rooms
-        self.tokens[worker.life] -= tokens
-        if self.rooms[worker.life] <= 0:
-            del self.rooms[worker.life]
-            del self.tokens[worker.life]
+        life = worker.life
+        left = self.rooms[life] - rooms
+        if left <= 0:
+            self.rooms.pop(life, None)
+            self.tokens.pop(life, None)
+            return
+        self.rooms[life] = left
+        self.tokens[life] -= tokens
 
     def strike(self, worker: Worker) -> None:
         """Take a worker out of the picking; another life of the same name stays."""
@@ -229,6 +245,15 @@ class Fleet:
 
     def _is_stale(self, now_s: float) -> bool:
         return self.seen_s is None or now_s - self.seen_s > self.stale_s
+
+
+def _matches(pairs: Iterable[Pair]) -> list[Match]:
+    found: dict[Life, Match] = {}
+    for pair in pairs:
+        if pair.prefill is not None:
+            match = found.setdefault(pair.prefill.life, Match(pair.prefill, []))
+            match.pairs.append(pair)
+    return [*found.values()]
 
 
 def _unlike(prefill: Worker, decode: Worker) -> str:

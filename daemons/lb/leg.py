@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -104,7 +105,7 @@ class Leg:
     worker: Worker
     path: str
     body: bytes
-    headers: Mapping[str, str]
+    fields: bytes  # of the head, as lines
     connect_s: float
     idle_s: float  # between two events of a stream
     begun: bool = False  # an event came
@@ -139,12 +140,8 @@ class Leg:
             self.pool.give_back(worker.host, worker.port, line)
 
     def _head(self) -> bytes:
-        fields = "".join([f"{name}: {value}\r\n" for name, value in self.headers.items()])
-        worker = self.worker
-        return (
-            f"POST {self.path} HTTP/1.1\r\nHost: {host_in_url(worker.host)}:{worker.port}\r\n"
-            f"{fields}Content-Length: {len(self.body)}\r\n\r\n"
-        ).encode("latin-1")
+        begun = _begun(self.path, self.worker.host, self.worker.port)
+        return b"%b%bContent-Length: %d\r\n\r\n" % (begun, self.fields, len(self.body))
 
     async def _read(self, line: Line, take: TakeEvents) -> Answer:
         said = line.headers
@@ -218,6 +215,12 @@ class Leg:
         self.broken = not refused and cause is Cause.LB_WORKER_GONE
         where = f"{worker.role.value} at {worker.host}:{worker.port}: {detail}"
         return LegFailed(Failure(cause, self._stage, worker.name, where), refused=refused)
+
+
+@lru_cache(1024)  # paths times workers
+def _begun(path: str, host: str, port: int) -> bytes:
+    """Return a head as far as it is the same for every request."""
+    return f"POST {path} HTTP/1.1\r\nHost: {host_in_url(host)}:{port}\r\n".encode("latin-1")
 
 
 def error_event(said: Answer | None, refusal: Refusal) -> bytes:

@@ -7,8 +7,9 @@ own, item by item.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -25,6 +26,9 @@ SESSION_FIELDS = ("session_id", "user")  # of a body that keeps its requests tog
 SESSION_CHARACTERS = 256
 COMPARED_BYTES = 64 << 10  # of a prompt
 
+BRACKET = ord("[")
+
+_token_ids = re.compile(rb"\[\s*-?[0-9]+\s*[,\]]")
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -32,8 +36,7 @@ class BadOrder(Exception):
     """The body cannot be served; the text tells the client why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(msgspec.Struct, frozen=True):
     """One request of a client."""
 
     path: str
@@ -44,6 +47,7 @@ class Order:
     prompt_tokens: int  # of the prompts alone
     wants_prompt_logprobs: bool  # prefill's list goes into decode's answer
     samples: int = 1  # texts of each prompt
+    raw: bytes = b""  # the body, where none of its fields is one of ours: they are added at its end
 
     @property
     def rooms(self) -> int:
@@ -71,19 +75,23 @@ class Order:
 
         ``prefill`` is "" for workers that know each other by host and port alone.
         """
-        meeting: dict[str, object] = {"bootstrap_instance": prefill} if prefill else {}
         if self.items is None and self.samples == 1:
-            meeting |= {
+            if self.raw and attempt == 1:
+                begun = self.raw[: self.raw.rindex(b"}")] + (b"," if self.fields else b"")
+                return b"%b%b%d}" % (begun, _meeting(host, port, prefill), rooms[0])
+            meeting: dict[str, object] = {
                 "bootstrap_host": host,
                 "bootstrap_port": port,
                 "bootstrap_room": rooms[0],
             }
         else:
-            meeting |= {
+            meeting = {
                 "bootstrap_host": [host] * self.rooms,
                 "bootstrap_port": [port] * self.rooms,
                 "bootstrap_room": list(rooms),
             }
+        if prefill:
+            meeting["bootstrap_instance"] = prefill
         return self._with(meeting, attempt)
 
     def alone_body(self, rooms: Sequence[int], attempt: int = 1) -> bytes:
@@ -119,7 +127,16 @@ def read_order(path: str, raw: bytes, max_items: int) -> Order:
     if samples > 1 and (items or 1) * samples > max_items:
         texts = (items or 1) * samples
         raise BadOrder(f"{texts} texts in one request, 1 to {max_items} are served")
-    return Order(path, fields, items, stream, tokens, prompt_tokens, wanted, samples)
+    plain = b"" if any(name.startswith(OURS) for name in fields) else raw
+    return Order(path, fields, items, stream, tokens, prompt_tokens, wanted, samples, plain)
+
+
+@lru_cache(256)  # as many as there are prefills
+def _meeting(host: str, port: int, prefill: str) -> bytes:
+    """Return the fields of a single room as they stand before its number."""
+    fields: dict[str, object] = {"bootstrap_instance": prefill} if prefill else {}
+    fields |= {"bootstrap_host": host, "bootstrap_port": port}
+    return msgspec.json.encode(fields)[1:-1] + b',"bootstrap_room":'
 
 
 def _samples(path: str, fields: Mapping[str, msgspec.Raw]) -> int:
@@ -165,15 +182,18 @@ def _items(path: str, fields: Mapping[str, msgspec.Raw]) -> int | None:
     if path == CHAT:
         return None
     if path == COMPLETIONS:
-        return _batch(_value(fields, "prompt"), token_ids=True)
-    text = _batch(_value(fields, "text"), token_ids=False)
-    return text if text is not None else _batch(_value(fields, "input_ids"), token_ids=True)
+        return _batch(fields.get("prompt"), token_ids=True)
+    text = _batch(fields.get("text"), token_ids=False)
+    return text if text is not None else _batch(fields.get("input_ids"), token_ids=True)
 
 
-def _batch(prompts: Any, *, token_ids: bool) -> int | None:
+def _batch(raw: msgspec.Raw | None, *, token_ids: bool) -> int | None:
     """A list of integers is one prompt where token ids may stand; any other list is a batch."""
-    if not isinstance(prompts, list):
+    if raw is None or memoryview(raw)[0] != BRACKET:
         return None
+    if token_ids and _token_ids.match(memoryview(raw)):  # long ones are not read for that
+        return None
+    prompts = msgspec.json.decode(raw)
     if token_ids and prompts and isinstance(prompts[0], int):
         return None
     return len(prompts)

@@ -17,7 +17,7 @@ from typing import TypeVar
 from daemons.lb.breaker import Breakers
 from daemons.lb.config import LbConfig
 from daemons.lb.credits import Credits
-from daemons.lb.fleet import Candidate, Fleet, Life, Pair, Pick, Wish, Worker
+from daemons.lb.fleet import Candidate, Fleet, Life, Match, Pair, Pick, Wish, Worker
 from daemons.lb.policies import POLICIES, Policy
 from daemons.protocol.topology import Role
 
@@ -51,18 +51,32 @@ class Pairing:
             return self._alone(wish, now_s, avoid, reason)
         if not pairs:
             raise NoPair(self.fleet.why_no_pair(now_s))
-        free = [pair for pair in pairs if all(self._has_place(w, wish) for w in pair.workers)]
+        free = self._free(wish, now_s)
         if not free:
             return None
-        lives = {pair.prefill.life: pair.prefill for pair in free if pair.prefill}
-        prefills = self._calm(lives.values(), now_s, avoid)
+        prefills = self._calm([match.prefill for match in free], now_s, avoid)
         prefill, why_prefill = self.prefill_policy.pick(
             [self._candidate(worker, "", now_s) for worker in prefills], wish
         )
-        decodes = [pair.decode for pair in free if pair.prefill is prefill]
+        theirs = next(match.pairs for match in free if match.prefill is prefill)
+        decodes = [pair.decode for pair in theirs]
         decode, why_decode = self._decode(decodes, prefill.name, wish, now_s, avoid)
-        because = f"{prefill.name} {why_prefill}; {decode.name} {why_decode}"
-        return Pick(Pair(prefill, decode), because)
+        pair = next(pair for pair in theirs if pair.decode is decode)
+        return Pick(pair, f"{prefill.name} {why_prefill}; {decode.name} {why_decode}")
+
+    def _free(self, wish: Wish, now_s: float) -> list[Match]:
+        """Return the pairs in which both have a place; each worker is looked at once."""
+        matches = self.fleet.matches(now_s)
+        decodes = {pair.decode.life: pair.decode for match in matches for pair in match.pairs}
+        full = {life for life, worker in decodes.items() if not self._has_place(worker, wish)}
+        free = [match for match in matches if self._has_place(match.prefill, wish)]
+        if not full:
+            return free
+        left = [
+            Match(one.prefill, [pair for pair in one.pairs if pair.decode.life not in full])
+            for one in free
+        ]
+        return [match for match in left if match.pairs]
 
     def keep(self, lives: set[Life]) -> None:
         """Forget all other lives."""
@@ -105,14 +119,18 @@ class Pairing:
         avoid: Collection[Life],
     ) -> tuple[Worker, str]:
         calm = self._calm(decodes, now_s, avoid)
-        enough = _rather(calm, lambda w: not self.credits.lacks(w.life, wish.tokens, now_s))
+        enough = calm
+        if self.credits.heard:
+            enough = _rather(calm, lambda w: not self.credits.lacks(w.life, wish.tokens, now_s))
         candidates = [self._candidate(worker, prefill, now_s) for worker in enough]
         return self.decode_policy.pick(candidates, wish)
 
     def _calm(
         self, workers: Iterable[Worker], now_s: float, avoid: Collection[Life]
     ) -> Sequence[Worker]:
-        closed = _rather(list(workers), lambda one: self.breakers.lets(one.life, now_s))
+        closed: Sequence[Worker] = list(workers)
+        if self.breakers.accounts:
+            closed = _rather(closed, lambda one: self.breakers.lets(one.life, now_s))
         return _rather(closed, lambda one: one.life not in avoid) if avoid else closed
 
     def _candidate(self, worker: Worker, prefill: str, now_s: float) -> Candidate:

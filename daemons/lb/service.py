@@ -201,9 +201,9 @@ class Service:
         client.telling.ended(_status(failed), failed.failure)
         await client.refuse(failed)
 
-    def _leg(self, worker: Worker, path: str, body: bytes, headers: Mapping[str, str]) -> Leg:
+    def _leg(self, worker: Worker, path: str, body: bytes, fields: bytes) -> Leg:
         config = self.config
-        return Leg(self.pool, worker, path, body, headers, config.connect_s, config.idle_s)
+        return Leg(self.pool, worker, path, body, fields, config.connect_s, config.idle_s)
 
     def _heed(self, leg: Leg) -> None:
         """Strike a worker that refused us; look again at one whose connection was lost."""

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from daemons.lb.config import LbConfig
 from daemons.lb.dispatch import Exchange, Lingering, Task
 from daemons.lb.fleet import Fleet, Life, Pair, Pick, Wish, Worker
@@ -30,6 +32,7 @@ from daemons.lb.rooms import Rooms
 from daemons.lb.seam import Seam
 from daemons.lb.stories import Telling
 from daemons.lb.watch import Watch
+from daemons.lb.wire.head import field_lines
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.ids import room_hex
 from daemons.protocol.topology import State
@@ -43,11 +46,10 @@ CREATED_HEADER = "X-PD-Created"  # Unix seconds that both legs give their answer
 PAUSE_S = 0.2  # before a try with workers of which one has just failed
 LEAST_S = 0.001  # 0 would be no time
 
-MakeLeg = Callable[[Worker, str, bytes, Mapping[str, str]], Leg]
+MakeLeg = Callable[[Worker, str, bytes, bytes], Leg]  # path, body, lines of the head
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """What a client asked for."""
 
     order: Order
@@ -55,7 +57,7 @@ class Asked:
     total_s: float
     who: str = ""  # the client, by key or address
     session: str = ""  # from a header; goes before the body's
-    begun_s: float = field(default_factory=time.monotonic)
+    begun_s: float = msgspec.field(default_factory=time.monotonic)
 
     @property
     def wish(self) -> Wish:
@@ -243,8 +245,9 @@ class Serving:
             TIMEOUT_HEADER: f"{left_s:.3f}",
             CREATED_HEADER: str(int(telling.wall())),
         }
+        fields = field_lines(headers)
         body = self._body(order, pair, rooms, attempt)
-        legs = [self.make_leg(worker, order.path, body, headers) for worker in pair.workers]
+        legs = [self.make_leg(worker, order.path, body, fields) for worker in pair.workers]
         return Trial(self, asked, pair, telling, legs, client, left_s + GRACE_S)
 
     def _body(self, order: Order, pair: Pair, rooms: list[int], attempt: int) -> bytes:

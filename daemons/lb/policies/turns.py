@@ -22,6 +22,8 @@ class Turns:
         self, candidates: Sequence[Candidate], measure: Callable[[Candidate], float]
     ) -> Candidate:
         """Return the candidate with the least measure; among equal ones whose turn it is."""
+        if len(candidates) == 1:
+            return self.next(candidates)
         measured = [(measure(one), one) for one in candidates]
         least = min(value for value, _ in measured)
         equal = [one for value, one in measured if value == least]
@@ -30,7 +32,9 @@ class Turns:
 
     def next(self, candidates: Sequence[Candidate]) -> Candidate:
         """Return the candidate that was chosen longest ago."""
-        chosen = min(candidates, key=lambda one: self._last.get(one.worker.name, 0))
+        chosen = candidates[0]
+        if len(candidates) > 1:
+            chosen = min(candidates, key=lambda one: self._last.get(one.worker.name, 0))
         self._picks += 1
         self._last[chosen.worker.name] = self._picks
         if len(self._last) > NAMES_LIMIT * (len(candidates) + 1):  # names that are long gone

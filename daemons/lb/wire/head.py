@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import httptools
@@ -88,9 +89,17 @@ def read_head(raw: bytes, fields: Fields | None = None) -> tuple[Head, httptools
     )
 
 
+def field_lines(headers: Mapping[str, str]) -> bytes:
+    """Return fields as they stand in a head."""
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    return lines.encode("latin-1", "replace")
+
+
 def keeps(version: str, wish: str) -> bool:
     """Say whether a connection outlives a message, by its version and its wish."""
-    wishes = [word.strip() for word in wish.lower().split(",")] if wish else ()
+    if not wish:
+        return version == "1.1"
+    wishes = [word.strip() for word in wish.lower().split(",")]
     return "close" not in wishes and (version == "1.1" or "keep-alive" in wishes)
 
 

@@ -84,7 +84,7 @@ async def two(
     p0, d0 = await fake("p0", prefill), await fake("d0", decode)
     order = read_order("/generate", json.dumps({"text": "a", **fields}).encode(), 10)
     body = order.body([7], "127.0.0.1", 8998, "p0")
-    legs = [Leg(http, w.worker, "/generate", body, {}, 1.0, DEADLINE_S) for w in (p0, d0)]
+    legs = [Leg(http, w.worker, "/generate", body, b"", 1.0, DEADLINE_S) for w in (p0, d0)]
     client, lingering, ends = Client(), Lingering(), list[Task]()
     exchange = Exchange(order, *legs, client, total_s, ends.append, lingering.hold, seam)
     return Two(p0, d0, exchange, client, lingering, ends)

@@ -17,6 +17,7 @@ from daemons.runtime.http import Refusal
 from .conftest import FakeWorker, MakeWorker, Reply, breaks, events, explained, waits, whole
 
 DEADLINE_S = 10.0
+JSON = b"Content-Type: application/json\r\n"
 
 
 @dataclass
@@ -28,8 +29,7 @@ class Taken:
 
 
 def leg_to(worker: Worker, pool: Pool, body: bytes = b"{}", idle_s: float = DEADLINE_S) -> Leg:
-    headers = {"Content-Type": "application/json"}
-    return Leg(pool, worker, "/generate", body, headers, 1.0, idle_s)
+    return Leg(pool, worker, "/generate", body, JSON, 1.0, idle_s)
 
 
 async def failed(leg: Leg, taken: Taken | None = None) -> LegFailed:
