@@ -10,7 +10,7 @@ from pdctl.commands import bench, config, trace
 from pdctl.commands.await_ import await_
 from pdctl.commands.chaos import chaos
 from pdctl.commands.chat import chat
-from pdctl.commands.doctor import doctor
+from pdctl.commands.doctor import check, doctor
 from pdctl.commands.down import down
 from pdctl.commands.drain import drain, undrain
 from pdctl.commands.events import events
@@ -62,6 +62,7 @@ app.command()(install)
 app.command()(uninstall)
 app.command()(diff)
 app.command()(doctor)
+app.command()(check)
 app.command("support-bundle")(support_bundle)
 app.command()(keygen)
 app.command()(chaos)

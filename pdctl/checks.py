@@ -12,20 +12,22 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from daemons.cluster.errors import OperatorError
 from daemons.cluster.key import load_key
-from daemons.cluster.load import is_loopback
+from daemons.cluster.load import BOOTSTRAP_NAME, is_loopback
 from daemons.cluster.models import cache_directory, model_directory
+from pdctl import devices, pairs, reach, software
 from pdctl.client import Unreachable, call
 from pdctl.errors import CommandError
+from pdctl.finding import Check, Examination, Status, one
 from pdctl.places import WORKERS, Place, places, settings
 from pdctl.ports import is_free, listen_address
 from pdctl.render import amount
 from pdctl.runs import read_run, run_directory, state_directory
+from pdctl.survey import located, phone_book
 from pdctl.target import Target, find, this_host
 
 NOFILE_ENOUGH = 4096  # descriptors: clients, peers and Mooncake's connections
@@ -34,51 +36,92 @@ MEMLOCK_ENOUGH_BYTES = 1 << 30  # only RDMA pins memory
 IMPORT_S = 60.0
 
 
-class Status(StrEnum):
-    """How bad it is."""
+def checks(config: Path | None, host: str | None, *, others: bool = False) -> Iterator[Check]:
+    """Make every check; those of the cluster file only when it can be read.
 
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One finding."""
-
-    name: str
-    status: Status
-    value: str
-    hint: str = ""
+    Args:
+        config: the cluster file, None for the usual one.
+        host: which host of it this is, None to find out.
+        others: also how the other daemons are reached, and a write over every pair, where the
+            phone book answers.
+    """
+    for examination in examinations(config, host, others=others):
+        yield from examination.make()
 
 
-def checks(config: Path | None, host: str | None) -> Iterator[Check]:
-    """Yield every check; those of the cluster file only when it can be read."""
-    yield check_python()
-    yield check_mooncake()
-    yield from check_limits()
-    yield check_disk(cache_directory())
-    yield check_disk(state_directory(), "disk-state")
+def examinations(
+    config: Path | None, host: str | None, *, others: bool = False
+) -> Iterator[Examination]:
+    """Yield what can be examined; arguments as of :func:`checks`."""
+    yield one("python", check_python)
+    yield one("mooncake", check_mooncake)
+    yield one("versions", software.check_versions)
+    yield one("wheels", _check_wheels)
+    yield one("names", software.check_names)
+    yield Examination(("nofile", "memlock"), check_limits)
+    yield one("disk-cache", lambda: check_disk(cache_directory()))
+    yield one("disk-state", lambda: check_disk(state_directory(), "disk-state"))
+    yield one("peer-memory", devices.check_peer_memory)
+    yield one("hugepages", devices.check_hugepages)
+    yield one("cma", devices.check_cma)
     try:
         target = find(config)
         known = places(target.cluster)
         here = this_host(target.cluster, host)
-    except OperatorError as error:
-        yield Check("config", Status.FAIL, error.what, error.hint)
-        return
-    except CommandError as error:
-        yield Check("config", Status.FAIL, error.what, error.hint)
+    except (OperatorError, CommandError) as error:
+        failed = Check("config", Status.FAIL, error.what, error.hint)
+        yield one("config", lambda: failed)
         return
     value = f"{target.file.path} ({target.origin}), this is host {here}"
-    yield Check("config", Status.OK, value)
-    ours = [place for place in known.values() if place.host == here]
-    yield check_key(target, ours)
-    yield check_model(target)
-    yield check_transfer_ports(target, ours)
-    yield check_threads(target, ours)
+    yield one("config", lambda: Check("config", Status.OK, value))
+    yield from _of_host(target, [place for place in known.values() if place.host == here])
+    if others:
+        yield from _of_others(target)
+
+
+def _of_host(target: Target, ours: list[Place]) -> Iterator[Examination]:
+    """Yield what the cluster file asks of this host."""
+    own = [settings(target.cluster, place.instance) for place in ours if place.role in WORKERS]
+    protocols = {each.transfer.protocol for each in own}
+    wanted = {each.engine.device for each in own}
+    yield Examination(devices.rdma_names(), lambda: devices.check_rdma(protocols))
+    yield one("gpu", lambda: devices.check_gpu(wanted))
+    yield one("key", lambda: check_key(target, ours))
+    yield one("model", lambda: check_model(target))
+    yield one("transfer-ports", lambda: check_transfer_ports(target, ours))
+    yield one("threads", lambda: check_threads(target, ours))
     for place in ours:
         if place.port:
-            yield check_port(target, place)
+            yield one(f"port-{place.instance}", partial(check_port, target, place))
+
+
+def _of_others(target: Target) -> Iterator[Examination]:
+    """Yield what is seen of the cluster from here; only its silence when it is not up."""
+    known = located(target.cluster)
+    _, trouble = phone_book(known[BOOTSTRAP_NAME])
+    if trouble:
+        hint = "pdctl up; then pdctl doctor also looks at the other daemons and at every pair"
+        silent = Check("phone-book", Status.WARN, trouble, hint)
+        yield one("phone-book", lambda: silent)
+        return
+    yield Examination(reach.names(known), lambda: reach.check_all(known, target.file.hash))
+    for prefill, decode in pairs_of(known):
+        sing = partial(pairs.sing, target.cluster, prefill, decode)
+        yield one(pairs.pair_name(prefill, decode), sing)
+
+
+def pairs_of(known: dict[str, Place]) -> Iterator[tuple[Place, Place]]:
+    """Yield every prefill with every decode that can be reached."""
+    for prefill in known.values():
+        for decode in known.values():
+            roles = (prefill.role, decode.role)
+            if roles == WORKERS and prefill.url and decode.url:
+                yield prefill, decode
+
+
+def _check_wheels() -> Check:
+    found = devices.check_gpu(set()).value
+    return software.check_wheels(software.installed(), found if "driver " in found else "")
 
 
 def check_python() -> Check:
@@ -148,7 +191,7 @@ def check_limits() -> Iterator[Check]:
 
 def has_rdma() -> bool:
     """Say whether this host has an RDMA device."""
-    return any(Path("/sys/class/infiniband").glob("*"))
+    return bool(devices.rdma_ports())
 
 
 def check_disk(path: Path, name: str = "disk-cache") -> Check:

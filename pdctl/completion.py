@@ -15,6 +15,17 @@ def names(incomplete: str) -> list[str]:
     return [name for name in known if name.startswith(incomplete)]
 
 
+def checks(incomplete: str) -> list[str]:
+    """Return the names of checks that begin so."""
+    from pdctl.checks import examinations
+
+    try:
+        known = [name for each in examinations(None, None) for name in each.names]
+    except Exception:  # noqa: BLE001 - a completion that fails must not print
+        return []
+    return [name for name in known if name.startswith(incomplete)]
+
+
 def rooms(incomplete: str) -> list[str]:
     """Return recent rooms that begin so, in their short form."""
     from daemons.protocol.ids import room_short

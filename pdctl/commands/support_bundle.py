@@ -132,7 +132,7 @@ def _checks(found: Target) -> Any:
 
     return [
         {"name": check.name, "status": check.status.value, "value": check.value}
-        for check in checks(found.file.path, None)
+        for check in checks(found.file.path, None, others=True)
     ]
 
 

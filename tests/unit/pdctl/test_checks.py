@@ -11,7 +11,7 @@ import pytest
 
 from daemons.cluster.key import make_key
 from pdctl import checks
-from pdctl.checks import Check, Status
+from pdctl.finding import Check, Status
 from tests.support.fake_fleet import Fleet
 
 

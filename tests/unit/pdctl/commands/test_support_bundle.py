@@ -13,8 +13,8 @@ from daemons.cluster.key import load_key
 from daemons.cluster.load import load
 from daemons.protocol.topology import Role
 from pdctl import checks
-from pdctl.checks import Check, Status
 from pdctl.errors import Exit
+from pdctl.finding import Check, Status
 from pdctl.runs import Child, Run, log_path, make_run_directory, write_run
 from tests.support.fake_fleet import Fleet, Said
 
@@ -25,7 +25,9 @@ PLANTED = "planted-secret-that-must-never-leave-this-host-0123"
 @pytest.fixture
 def keyed(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Fleet:
     """A cluster with a key, whose log and comments give it away."""
-    monkeypatch.setattr(checks, "checks", lambda *_: iter([Check("python", Status.OK, "3.11")]))
+    monkeypatch.setattr(
+        checks, "checks", lambda *_, **__: iter([Check("python", Status.OK, "3.11")])
+    )
     key = fleet.config.with_name("cluster.key")
     key.write_text(PLANTED)
     key.chmod(0o600)
