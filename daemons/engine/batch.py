@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 
 import torch
 
@@ -32,15 +35,77 @@ class Span:
         return self.first + self.tokens - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Tensors are ``[tokens]`` on the model's device."""
+@dataclass(slots=True)
+class Table:
+    """A page table that grows, read once: as it was given last, and as kernels read it."""
 
-    ids: torch.Tensor
-    positions: torch.Tensor
-    slots: torch.Tensor
-    spans: tuple[Span, ...]
+    pages: tuple[int, ...] = ()
+    numbers: array[int] = field(default_factory=lambda: array("i"))
+
+    def follow(self, pages: tuple[int, ...]) -> None:
+        """Take over a table; what it has in common with the one before is not copied again."""
+        known = len(self.pages)
+        if pages[:known] != self.pages:
+            known = 0
+        self.numbers[known:] = array("i", pages[known:])
+        self.pages = pages
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Items that were checked; each form of them is made when it is asked for, once.
+
+    Tensors are ``[tokens]`` on the model's device.
+    """
+
+    items: Sequence[Item]
+    tables: Sequence[Table]  # of the items
+    page_size: int
+    device: torch.device
     progress: Progress | None = None  # told of each layer whose keys and values are written
+
+    @cached_property
+    def ids(self) -> torch.Tensor:
+        """Tokens."""
+        return self._tensor([token for item in self.items for token in item.tokens])
+
+    @cached_property
+    def positions(self) -> torch.Tensor:
+        """Their positions, each in its item's text."""
+        return self._tensor(
+            [at for item in self.items for at in range(item.start, item.start + len(item.tokens))]
+        )
+
+    @cached_property
+    def slots(self) -> torch.Tensor:
+        """Their places in the pool: page * page_size + place in the page."""
+        slots: list[int] = []
+        size = self.page_size
+        for item in self.items:
+            pages, start = item.pages, item.start
+            places = range(start, start + len(item.tokens))
+            slots.extend(pages[place // size] * size + place % size for place in places)
+        return self._tensor(slots)
+
+    @cached_property
+    def spans(self) -> tuple[Span, ...]:
+        """The items, as attention sees them."""
+        spans: list[Span] = []
+        first = 0
+        for item in self.items:
+            tokens = len(item.tokens)
+            pages = item.pages[: -(-(item.start + tokens) // self.page_size)]
+            spans.append(Span(first, tokens, item.start, pages, _is_run(pages)))
+            first += tokens
+        return tuple(spans)
+
+    @cached_property
+    def lasts(self) -> array[int]:
+        """The row of each item's last token."""
+        return array("i", accumulate((len(item.tokens) for item in self.items), initial=-1))[1:]
+
+    def _tensor(self, numbers: list[int]) -> torch.Tensor:
+        return torch.tensor(numbers, device=self.device)
 
 
 def lay_out(
@@ -48,31 +113,12 @@ def lay_out(
     page_size: int,
     device: torch.device,
     progress: Progress | None = None,
+    tables: Sequence[Table] | None = None,
 ) -> Batch:
-    """Return the batch of items that were checked."""
-    ids: list[int] = []
-    positions: list[int] = []
-    slots: list[int] = []
-    spans: list[Span] = []
-    for item in items:
-        start, tokens = item.start, len(item.tokens)
-        end = start + tokens
-        pages = item.pages[: -(-end // page_size)]
-        spans.append(Span(len(ids), tokens, start, pages, _is_run(pages)))
-        ids.extend(item.tokens)
-        if tokens == 1:
-            positions.append(start)
-            slots.append(pages[start // page_size] * page_size + start % page_size)
-            continue
-        positions.extend(range(start, end))
-        slots.extend(pages[p // page_size] * page_size + p % page_size for p in range(start, end))
-    return Batch(
-        torch.tensor(ids, device=device),
-        torch.tensor(positions, device=device),
-        torch.tensor(slots, device=device),
-        tuple(spans),
-        progress,
-    )
+    """Return the batch of items that were checked; ``tables`` are theirs, where they are known."""
+    if tables is None:
+        tables = [Table(item.pages, array("i", item.pages)) for item in items]
+    return Batch(items, tables, page_size, device, progress)
 
 
 def _is_run(pages: tuple[int, ...]) -> bool:

@@ -9,13 +9,16 @@ medians. The last part is what a simulator needs: times as sums of a few rates.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +26,13 @@ import torch
 
 from daemons.cluster.errors import OperatorError
 from daemons.cluster.models import model_directory
-from daemons.engine.batch import lay_out
+from daemons.engine.attention import Attend
+from daemons.engine.batch import Batch
 from daemons.engine.config import EngineConfig
 from daemons.engine.device import choose_place, set_threads
-from daemons.engine.engine import Engine
-from daemons.engine.models import read_spec
-from daemons.engine.models.spec import DecoderSpec
+from daemons.engine.engine import Engine, Likeliest
+from daemons.engine.models import Model, read_spec
+from daemons.engine.models.spec import DecoderSpec, Spec
 from daemons.engine.step import Item
 from daemons.engine.step import Sequence as Room
 from daemons.protocol.generate import Sampling
@@ -74,6 +78,56 @@ def products(spec: DecoderSpec) -> int:
     experts, sparse = spec.experts, len(spec.experts.layers)
     chosen = hidden * (experts.experts + 3 * experts.chosen * experts.intermediate_size)
     return model.layers * attention + (model.layers - sparse) * dense + sparse * chosen
+
+
+@dataclass(slots=True)
+class Spent:
+    """In place of an engine's model: adds up the time that is spent in it."""
+
+    model: Model
+    likeliest: Likeliest | None
+    forward_s: float = 0.0
+
+    @property
+    def spec(self) -> Spec:
+        """The model's."""
+        return self.model.spec
+
+    def hidden(self, batch: Batch, attend: Attend) -> torch.Tensor:
+        """Time the model's own."""
+        return self._timed(lambda: self.model.hidden(batch, attend))
+
+    def logits(self, rows: torch.Tensor) -> torch.Tensor:
+        """Time the model's own."""
+        return self._timed(lambda: self.model.logits(rows))
+
+    def chosen(self, attend: Attend, rows: array[int]) -> array[int]:
+        """Time the model's own way to its likeliest tokens."""
+        assert self.likeliest is not None
+        begin = time.perf_counter()
+        tokens = self.likeliest(attend, rows)
+        self.forward_s += time.perf_counter() - begin
+        return tokens
+
+    def _timed(self, work: Callable[[], torch.Tensor]) -> torch.Tensor:
+        begin = time.perf_counter()
+        done = work()
+        self.forward_s += time.perf_counter() - begin
+        return done
+
+
+@contextlib.contextmanager
+def timed_model(engine: Engine) -> Iterator[Spent]:
+    """Have what an engine spends in its model added up for a while."""
+    model, likeliest = engine._model, engine._likeliest
+    spent = Spent(model, likeliest)
+    engine._model = spent
+    if likeliest is not None:
+        engine._likeliest = spent.chosen
+    try:
+        yield spent
+    finally:
+        engine._model, engine._likeliest = model, likeliest
 
 
 class Bench:
@@ -151,28 +205,16 @@ class Bench:
             "flop_share": flops / rates["flops_per_s"] / took_s,
         }
 
-    @torch.inference_mode()
     def overhead(self, rooms: int, context: int, samples: int) -> Any:
         """Return what a step takes beside the model: checks, layout, sampling."""
         items = self.items(rooms, context, 1)
-        engine = self.engine
-
-        def bare() -> None:
-            batch = lay_out(items, PAGE_SIZE, engine._place.device)
-            attend = engine._attend(batch)
-            times.append(time.perf_counter())
-            hidden = engine._model.hidden(batch, attend)
-            engine._model.logits(hidden)
-            times.append(time.perf_counter())
-
         whole, inner = [], []
-        for _ in range(samples):
-            times: list[float] = []
-            bare()
-            inner.append(times[1] - times[0])
-            begin = time.perf_counter()
-            engine.forward(items)
-            whole.append(time.perf_counter() - begin)
+        with timed_model(self.engine) as spent:
+            for _ in range(samples):
+                before, begin = spent.forward_s, time.perf_counter()
+                self.engine.forward(items)
+                whole.append(time.perf_counter() - begin)
+                inner.append(spent.forward_s - before)
         forward_s = statistics.median(inner)
         added_s = statistics.median(w - i for w, i in zip(whole, inner, strict=True))
         return {

@@ -8,6 +8,8 @@ business.
 from __future__ import annotations
 
 import math
+from array import array
+from collections.abc import Callable
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +32,7 @@ from daemons.engine.models.spec import Spec
 from daemons.engine.native.decoder import NativeDecoder
 from daemons.engine.progress import Progress
 from daemons.engine.room import RoomState, begin_room, judged_positions, resolved
-from daemons.engine.sampler import Choice, choose
+from daemons.engine.sampler import NOT_FINITE, Choice, choose
 from daemons.engine.step import Item, Result, Sequence
 from daemons.engine.weights import read_json
 from daemons.protocol.generate import Sampling, TokenOut
@@ -38,6 +40,7 @@ from daemons.protocol.handshake import KvRegion
 from daemons.protocol.ids import RoomKey
 from daemons.protocol.topology import Fingerprint
 
+Likeliest = Callable[[Attend, "array[int]"], "array[int]"]
 _JUDGED_ROWS = 128  # prompt log-probabilities: rows of logits at once, for memory's sake
 _WARM_ROOM = RoomKey(0, 0)  # a room is never 0, so it meets no other
 
@@ -63,6 +66,7 @@ class Engine:
     _model: Model
     _pool: KvPool
     _attention: Attention
+    _likeliest: Likeliest | None  # a forward and its best tokens at once, where the model can
     _warm_tokens: int
     _grammars: Grammars
     _rooms: dict[RoomKey, RoomState] = field(default_factory=dict)
@@ -103,6 +107,7 @@ class Engine:
             _model=model,
             _pool=pool,
             _attention=choose_attention(pool, spec.heads, team),
+            _likeliest=model.likeliest if isinstance(model, NativeDecoder) else None,
             _warm_tokens=min(config.chunk_tokens, config.batch_tokens),
             _grammars=Grammars(Compiler(model_dir, spec.vocab_size)),
         )
@@ -155,7 +160,6 @@ class Engine:
         self._pool.copy_in(pages, self._kept[key])
         del self._kept[key]
 
-    @torch.inference_mode()
     def forward(self, items: Several[Item]) -> list[Result]:
         """Run one batch, prefill chunks and decode steps together; results in order of items.
 
@@ -165,55 +169,68 @@ class Engine:
         Prompt log-probabilities need what the token before left: a room that asks for them is run
         from position 0, or from below its ``prompt_logprobs_start``.
         """
-        items, errors = self._checked(items)
-        good = [item for item, error in zip(items, errors, strict=True) if not error]
-        done = iter(self._run(good) if good else ())
-        return [
-            Result(item.key, error=error) if error else next(done)
-            for item, error in zip(items, errors, strict=True)
-        ]
+        good: list[Item] = []
+        states: list[RoomState] = []
+        errors = self._checked(items, good, states)
+        results = self._run(good, states) if good else []
+        if any(errors):
+            done = iter(results)
+            results = [
+                Result(item.key, error=error) if error else next(done)
+                for item, error in zip(items, errors, strict=True)
+            ]
+        return results
 
     def warm_up(self) -> None:
         """Run a chunk and a few decode steps once; call it before any page is in use."""
         tokens = min(self._warm_tokens, self.pages * self.page_size, self.max_model_len) - 1
         pages = tuple(range(-(-(tokens + 1) // self.page_size)))
-        self.begin(Sequence(_WARM_ROOM, Sampling(temperature=0.0), (0,)))
-        chunk = Item(_WARM_ROOM, (0,) * max(1, tokens), 0, pages, samples=True)
-        self.forward([chunk])
-        if tokens > 0:
-            self.forward([Item(_WARM_ROOM, (0,), tokens, pages, samples=True)])
+        greedy, drawn = Sampling(temperature=0.0), Sampling(temperature=1.0)  # two ways to run
+        steps = [(greedy, (0,) * max(1, tokens), 0), (drawn, (0,), tokens), (greedy, (0,), tokens)]
+        for sampling, part, start in steps if tokens > 0 else steps[:1]:
+            self.begin(Sequence(_WARM_ROOM, sampling, (0,)))
+            self.forward([Item(_WARM_ROOM, part, start, pages, samples=True)])
         self.end(_WARM_ROOM)
         self._pool.clear(range(len(pages)))
 
-    def _checked(self, items: Several[Item]) -> tuple[list[Item], list[str]]:
-        """Return the items with their tokens known, and what is wrong with each, "" for nothing."""
-        known, errors = [], []
+    def _checked(
+        self, items: Several[Item], good: list[Item], states: list[RoomState]
+    ) -> list[str]:
+        """Return what is wrong with each item, "" for nothing.
+
+        Those that can be run are added to ``good``, their tokens known, and their rooms to
+        ``states``.
+        """
+        errors = []
         taken: set[RoomKey] = set()
-        for given in items:
-            item, state = given, self._rooms.get(given.key)
+        for item in items:
+            state = self._rooms.get(item.key)
             if state is None:
-                error = f"room {given.key} has not begun"
-            elif given.key in taken:
-                error = f"room {given.key} is twice in the batch"
+                error = f"room {item.key} has not begun"
+            elif item.key in taken:
+                error = f"room {item.key} is twice in the batch"
             else:
-                item, error = resolved(state, given)
-                error = error or self._fault(item, state)
-            taken.add(given.key)
-            known.append(item)
+                known, error = resolved(state, item)
+                error = error or self._fault(known, state)
+                if not error:
+                    good.append(known)
+                    states.append(state)
+            taken.add(item.key)
             errors.append(error)
-        return known, errors
+        return errors
 
     def _fault(self, item: Item, state: RoomState) -> str:
+        table = state.table
         error = fault(
             item,
             vocab_size=self.vocab_size,
             max_model_len=self.max_model_len,
             pages=self.pages,
             page_size=self.page_size,
-            known=state.table,
+            known=table.pages,
         )
-        if not error:
-            state.table = item.pages
+        if not error and item.pages is not table.pages:
+            table.follow(item.pages)
         return error or state.fault or self._gap(item, state)
 
     def _gap(self, item: Item, state: RoomState) -> str:
@@ -225,9 +242,34 @@ class Engine:
             return ""
         return f"prompt log-probabilities from {item.start} on, but {item.start - 1} was not run"
 
-    def _run(self, items: Several[Item]) -> list[Result]:
-        batch = lay_out(items, self.page_size, self._place.device, self.progress)
-        states = [self._rooms[item.key] for item in items]
+    def _run(self, items: list[Item], states: list[RoomState]) -> list[Result]:
+        tables = [state.table for state in states]
+        batch = lay_out(items, self.page_size, self._place.device, self.progress, tables)
+        if self._likeliest is not None and all(map(_takes_largest, items, states)):
+            return self._run_greedily(self._likeliest, batch, states)
+        return self._run_any(batch, states)
+
+    def _run_greedily(
+        self, likeliest: Likeliest, batch: Batch, states: list[RoomState]
+    ) -> list[Result]:
+        """Run a batch that needs neither logits nor torch."""
+        sampling = [place for place, item in enumerate(batch.items) if item.samples]
+        lasts = batch.lasts
+        rows = array("i", [lasts[place] for place in sampling])
+        tokens = likeliest(self._attend(batch), rows)
+        results = [Result(item.key) for item in batch.items]
+        for place, token in zip(sampling, tokens, strict=True):
+            key = results[place].key
+            if token < 0:
+                results[place] = Result(key, error=NOT_FINITE)
+                continue
+            states[place].output.append(token)
+            results[place] = Result(key, TokenOut(token))
+        return results
+
+    @torch.inference_mode()
+    def _run_any(self, batch: Batch, states: list[RoomState]) -> list[Result]:
+        items = batch.items
         hidden = self._model.hidden(batch, self._attend(batch))
         chosen = self._sample(hidden, batch, items, states)
         results = []
@@ -250,7 +292,8 @@ class Engine:
         places = [place for place, item in enumerate(items) if item.samples]
         if not places:
             return {}
-        rows = torch.tensor([batch.spans[place].last for place in places], device=hidden.device)
+        lasts = batch.lasts
+        rows = torch.tensor([lasts[place] for place in places], device=hidden.device)
         logits = self._model.logits(hidden[rows])
         rooms = [states[place] for place in places]
         choices = choose(logits, rooms)
@@ -295,6 +338,13 @@ def eos_token_ids(model_dir: Path) -> tuple[int, ...]:
         if found is not None:
             return tuple(found) if isinstance(found, list) else (int(found),)
     return ()
+
+
+def _takes_largest(item: Item, state: RoomState) -> bool:
+    """Say whether the largest raw logit is all that an item wants, if it wants any."""
+    if not item.samples:
+        return state.asked.sampling.prompt_logprobs is None
+    return state.takes_largest and len(state.output) >= state.asked.sampling.min_tokens
 
 
 def _outs(

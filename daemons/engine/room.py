@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from daemons.engine.batch import Table
 from daemons.engine.grammar import Grammars, Walk
 from daemons.engine.step import NEWEST, Item, Sequence
 
@@ -27,6 +28,8 @@ class RoomState:
         fault: why the room can never run; told with each of its items.
         ends: tokens that end the text.
         table: the page table that was checked last.
+        takes_largest: nothing but ``min_tokens`` can keep it from the largest raw logit, and it
+            wants to know no more.
     """
 
     asked: Sequence
@@ -39,7 +42,8 @@ class RoomState:
     last_position: int = -1
     fault: str = ""
     ends: frozenset[int] = frozenset()
-    table: tuple[int, ...] = ()
+    table: Table = field(default_factory=Table)
+    takes_largest: bool = False
 
     def add(self, token: int) -> None:
         """Take note of a token that was chosen."""
@@ -88,6 +92,15 @@ def begin_room(
         state.bias = (ids, torch.tensor(list(biased.values()), device=device))
     if sampling.grammar is not None and grammars is not None:
         state.walk = grammars.walk(sampling.grammar, sampling, sequence.output)
+    state.takes_largest = (
+        sampling.temperature == 0
+        and sampling.logprobs is None
+        and sampling.prompt_logprobs is None
+        and state.seen is None
+        and state.counts is None
+        and state.bias is None
+        and state.walk is None
+    )
     return state
 
 

@@ -107,6 +107,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "pd_matrix_free": (None, [_ADDRESS]),
     "pd_forward": (c.c_char_p, [_ADDRESS] * 5 + [_LONG, _ADDRESS]),
     "pd_logits": (c.c_char_p, [_ADDRESS] * 4 + [_INT, _ADDRESS]),
+    "pd_likeliest": (c.c_char_p, [_ADDRESS] * 5 + [_INT, _ADDRESS]),
     "pd_attend": (
         c.c_char_p,
         [_ADDRESS] * 5 + [_INT, _INT, _ADDRESS, _LONG, _ADDRESS, _LONG, _ADDRESS],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes as c
 from array import array
 from collections.abc import Callable
-from itertools import chain
 
 import torch
 
@@ -26,27 +25,27 @@ class NativeAttention:
         layer_bytes: from one layer's cache to the next.
     """
 
-    def __init__(self, team: abi.Team, pool: KvPool, batch: Batch) -> None:
-        """Lay the batch out for the kernels."""
-        memory = pool.memory
+    def __init__(
+        self, team: abi.Team, pool: KvPool, batch: Batch, cache: abi.Cache | None = None
+    ) -> None:
+        """Lay the batch out for the kernels; ``cache`` is the pool's, where it is known."""
         self._team = team
         self._pool = pool
-        self._spans, self._pages = _tables(batch)
-        self._ids, self._positions = batch.ids.int(), batch.positions.int()
+        self._rows, self._spans, self._pages = _tables(batch)
+        rows, tokens = self._rows.buffer_info()
+        tokens //= 2
         self.batch = abi.Batch(
-            self._ids.data_ptr(),
-            self._positions.data_ptr(),
+            rows,
+            rows + tokens * self._rows.itemsize,
             self._spans.buffer_info()[0],
             self._pages.buffer_info()[0],
-            len(batch.ids),
-            len(batch.spans),
+            tokens,
+            len(batch.items),
             batch.progress.address if batch.progress else None,
         )
         self._progress = batch.progress
-        self.cache = abi.Cache(
-            memory.data_ptr(), pool.pages, pool.page_size, pool.kv_heads, memory.shape[-1]
-        )
-        self.layer_bytes = memory.stride(0) * memory.element_size()
+        self.cache = _cache_of(pool) if cache is None else cache
+        self.layer_bytes = pool.memory.stride(0) * pool.memory.element_size()
 
     def __call__(
         self, layer: int, query: torch.Tensor, kv: torch.Tensor, rule: Rule = PLAIN
@@ -79,9 +78,12 @@ class NativeAttention:
 
 def native_attention(team: abi.Team) -> Callable[[KvPool, Batch], Attend]:
     """Return the kernels' attention for any forward."""
+    last: list[tuple[KvPool, abi.Cache]] = []
 
     def attention(pool: KvPool, batch: Batch) -> Attend:
-        return NativeAttention(team, pool, batch)
+        if not last or last[0][0] is not pool:
+            last[:] = [(pool, _cache_of(pool))]
+        return NativeAttention(team, pool, batch, last[0][1])
 
     return attention
 
@@ -108,11 +110,22 @@ def _rule(rule: Rule, head_dim: int) -> abi.Rule:
     return abi.Rule(rule.window or 0, scale, rule.softcap or 0.0)
 
 
-def _tables(batch: Batch) -> tuple[array[int], array[int]]:
-    """Return the spans, four numbers each, and the pages of all of them."""
-    spans = array("i")
-    at = 0
-    for span in batch.spans:
-        spans.extend((span.first, span.tokens, span.start, at))
-        at += len(span.pages)
-    return spans, array("i", chain.from_iterable(span.pages for span in batch.spans))
+def _cache_of(pool: KvPool) -> abi.Cache:
+    memory = pool.memory
+    return abi.Cache(memory.data_ptr(), pool.pages, pool.page_size, pool.kv_heads, memory.shape[-1])
+
+
+def _tables(batch: Batch) -> tuple[array[int], array[int], array[int]]:
+    """Return ids and then positions, the spans, four numbers each, and the pages of all of them."""
+    ids, positions, spans, pages = array("i"), array("i"), array("i"), array("i")
+    for item, table in zip(batch.items, batch.tables, strict=True):
+        tokens, start = item.tokens, item.start
+        spans.extend((len(ids), len(tokens), start, len(pages)))
+        pages.extend(table.numbers)
+        ids.extend(tokens)
+        if len(tokens) == 1:
+            positions.append(start)
+        else:
+            positions.extend(range(start, start + len(tokens)))
+    ids.extend(positions)
+    return ids, spans, pages

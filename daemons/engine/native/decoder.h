@@ -89,7 +89,7 @@ struct Workspace {
     explicit Workspace(int members) : desks(members), own(members) {}
     std::vector<Desk> desks;
     std::vector<Memory> own;  // a member's few normed rows
-    Memory normed, qkv, query, mixed, opened, between, cosines, sines, partials;
+    Memory normed, qkv, query, mixed, opened, between, cosines, sines, partials, found;
     int rows = 0;
 };
 
@@ -423,36 +423,109 @@ struct Forward {
     }
 };
 
-// Logits of rows of the stream, fp32 [rows][vocabulary].
+// Rows of the stream against the head: `done(row, columns, first, out)` takes 32 logits of a row.
 template <class T>
 struct Head {
     const Model& model;
     Workspace& space;
-    const float* rows;
+    const float* stream;
+    const int32_t* rows;  // of the stream; null: from the first on
     int count;
-    float* logits;
 
-    static void work(void* self, Team& team, int member) {
-        static_cast<Head*>(self)->run(team, member);
+    bool prepare() {
+        return grow(space.normed, sizeof(T) * size_t(count) * rounded_up(model.hidden, 32));
     }
-    void run(Team& team, int member) {
+    template <class Done>
+    void run(Team& team, int member, Done&& done) const {
         int stride = rounded_up(model.hidden, 32);
         T* x = space.normed.as<T>();
         for (int row = team.take(); row < count; row = team.take())
-            norm_row(rows + size_t(row) * model.hidden, model.norm, model.hidden, model.eps,
-                     x + size_t(row) * stride);
+            norm_row(stream + size_t(rows ? rows[row] : row) * model.hidden, model.norm,
+                     model.hidden, model.eps, x + size_t(row) * stride);
         team.meet();
         multiply(team, member, x, stride, count, *model.head,
-                 [&](int row, int height, int panel, const float* out) {
+                 [&](int row, int height, int panel, float* out) {
                      int first = panel * PANEL, columns = std::min(PANEL, model.vocabulary - first);
                      for (int i = 0; i < height; i++, out += PANEL) {
-                         float* to = logits + size_t(row + i) * model.vocabulary + first;
-                         std::memcpy(to, out, sizeof(float) * columns);
                          if (model.logits_softcap > 0)
                              for (int j = 0; j < columns; j++)
-                                 to[j] = std::tanh(to[j] / model.logits_softcap) * model.logits_softcap;
+                                 out[j] = std::tanh(out[j] / model.logits_softcap) *
+                                          model.logits_softcap;
+                         done(row + i, columns, first, out);
                      }
                  });
+    }
+};
+
+// Logits, fp32 [rows][vocabulary].
+template <class T>
+struct Logits {
+    Head<T> head;
+    float* to;
+
+    static void work(void* self, Team& team, int member) {
+        auto& own = *static_cast<Logits*>(self);
+        own.head.run(team, member, [&](int row, int columns, int first, const float* out) {
+            std::memcpy(own.to + size_t(row) * own.head.model.vocabulary + first, out,
+                        sizeof(float) * columns);
+        });
+    }
+};
+
+// The largest logit that a member met of a row; the lowest token among equals.
+struct alignas(64) Found {
+    Ints odd;  // not 0: a NaN was among them
+    float most;
+    int32_t token;
+
+    void look(float* out, int columns, int first) {
+        for (int j = columns; j < PANEL; j++) out[j] = NOTHING;
+        Floats top = load(out);
+        odd |= top != top;
+        for (int j = LANES; j < PANEL; j += LANES) {
+            Floats some = load(out + j);
+            odd |= some != some;
+            top = larger(top, some);
+        }
+        take(largest(top), [&](float value) {
+            int j = 0;
+            while (out[j] != value) j++;
+            return first + j;
+        });
+    }
+    void merge(const Found& other) {
+        odd |= other.odd;
+        take(other.most, [&](float) { return other.token; });
+    }
+    // -1 when a logit is a NaN or the largest is not finite.
+    int32_t chosen() const {
+        for (int i = 0; i < LANES; i++)
+            if (odd[i]) return -1;
+        return std::isfinite(most) ? token : -1;
+    }
+
+  private:
+    template <class Which>
+    void take(float value, Which&& which) {
+        if (!(value >= most) || value == NOTHING) return;
+        int32_t its = which(value);
+        if (value > most || its < token) most = value, token = its;
+    }
+};
+
+// The token with the largest logit, for each row.
+template <class T>
+struct Likeliest {
+    Head<T> head;
+    Found* found;  // [members][rows]
+
+    static void work(void* self, Team& team, int member) {
+        auto& own = *static_cast<Likeliest*>(self);
+        Found* mine = own.found + size_t(member) * own.head.count;
+        for (int row = 0; row < own.head.count; row++) mine[row] = {Ints{}, NOTHING, INT32_MAX};
+        own.head.run(team, member, [&](int row, int columns, int first, float* out) {
+            mine[row].look(out, columns, first);
+        });
     }
 };
 

@@ -7,6 +7,7 @@ not serve a specification, that one runs.
 from __future__ import annotations
 
 import ctypes as c
+from array import array
 from dataclasses import dataclass, field
 
 import torch
@@ -43,6 +44,7 @@ class NativeDecoder:
     _team: abi.Team
     _model: abi.Model
     _store: _Store
+    _stream: torch.Tensor  # of likeliest, kept from one step to the next
 
     @property
     def spec(self) -> Spec:
@@ -52,7 +54,35 @@ class NativeDecoder:
     def hidden(self, batch: Batch, attend: Attend) -> torch.Tensor:
         """Return what the last layer leaves of each token, fp32 ``[tokens, hidden]``."""
         assert isinstance(attend, NativeAttention)
-        stream = torch.empty(len(batch.ids), self.decoder_spec.hidden_size)
+        stream = torch.empty(attend.batch.tokens, self.decoder_spec.hidden_size)
+        self._forward(attend, stream.data_ptr())
+        return stream
+
+    def likeliest(self, attend: Attend, rows: array[int]) -> array[int]:
+        """Run a forward and return the token with the largest logit for some of its rows.
+
+        The lowest id among equals; -1 where a logit is a NaN or the largest is not finite. They are
+        what :meth:`hidden` and :meth:`logits` lead to, without either in memory.
+        """
+        assert isinstance(attend, NativeAttention)
+        if len(self._stream) < attend.batch.tokens:
+            self._stream = torch.empty(attend.batch.tokens, self.decoder_spec.hidden_size)
+        stream = self._stream.data_ptr()
+        self._forward(attend, stream)
+        tokens = array("i", rows)
+        fault = self._team.library.calls.pd_likeliest(
+            c.byref(self._model),
+            self._team.address,
+            self._team.space,
+            stream,
+            rows.buffer_info()[0],
+            len(rows),
+            tokens.buffer_info()[0],
+        )
+        abi.checked(fault)
+        return tokens
+
+    def _forward(self, attend: NativeAttention, stream: int) -> None:
         fault = self._team.library.calls.pd_forward(
             c.byref(self._model),
             self._team.address,
@@ -60,10 +90,9 @@ class NativeDecoder:
             c.byref(attend.batch),
             c.byref(attend.cache),
             attend.layer_bytes,
-            stream.data_ptr(),
+            stream,
         )
         abi.checked(fault)
-        return stream
 
     def logits(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the raw logits of rows of :meth:`hidden`, fp32 ``[rows, vocabulary]``."""
@@ -118,6 +147,7 @@ def build(spec: DecoderSpec, checkpoint: Checkpoint, place: Place, team: abi.Tea
             logits_softcap=spec.logits_softcap or 0.0,
         ),
         store,
+        torch.empty(0),
     )
 
 

@@ -20,12 +20,28 @@ const char* forward(const Model& model, Team& team, Workspace& space, const Batc
 }
 
 template <class T>
-const char* logits(const Model& model, Team& team, Workspace& space, const float* rows, int count,
+const char* logits(const Model& model, Team& team, Workspace& space, const float* stream, int count,
                    float* to) {
-    if (!grow(space.normed, sizeof(T) * size_t(count) * rounded_up(model.hidden, 32)))
-        return "no memory for logits";
-    Head<T> all{model, space, rows, count, to};
-    team.run(Head<T>::work, &all);
+    Logits<T> all{{model, space, stream, nullptr, count}, to};
+    if (!all.head.prepare()) return "no memory for logits";
+    team.run(Logits<T>::work, &all);
+    return nullptr;
+}
+
+template <class T>
+const char* likeliest(const Model& model, Team& team, Workspace& space, const float* stream,
+                      const int32_t* rows, int count, int32_t* tokens) {
+    Likeliest<T> all{{model, space, stream, rows, count}, nullptr};
+    bool good = grow(space.found, sizeof(Found) * size_t(count) * team.members());
+    if (!good || !all.head.prepare()) return "no memory for logits";
+    all.found = space.found.as<Found>();
+    team.run(Likeliest<T>::work, &all);
+    for (int row = 0; row < count; row++) {
+        Found& own = all.found[row];
+        for (int member = 1; member < team.members(); member++)
+            own.merge(all.found[size_t(member) * count + row]);
+        tokens[row] = own.chosen();
+    }
     return nullptr;
 }
 
@@ -124,6 +140,13 @@ const char* pd_logits(const Model* model, Team* team, Workspace* space, const fl
                       int32_t count, float* to) {
     return model->is_bf16 ? logits<Bf16>(*model, *team, *space, rows, count, to)
                           : logits<float>(*model, *team, *space, rows, count, to);
+}
+
+const char* pd_likeliest(const Model* model, Team* team, Workspace* space, const float* stream,
+                         const int32_t* rows, int32_t count, int32_t* tokens) {
+    return model->is_bf16
+               ? likeliest<Bf16>(*model, *team, *space, stream, rows, count, tokens)
+               : likeliest<float>(*model, *team, *space, stream, rows, count, tokens);
 }
 
 const char* pd_attend(Team* team, Workspace* space, const Batch* batch, const Cache* cache,

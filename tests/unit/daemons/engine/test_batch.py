@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from daemons.engine.batch import fault, lay_out
+from daemons.engine.batch import Table, fault, lay_out
 from daemons.engine.step import Item
 from daemons.protocol.ids import RoomKey
 
@@ -30,6 +30,19 @@ def test_a_span_has_only_the_pages_in_use_and_knows_whether_they_are_neighbours(
     assert (spare.pages, spare.contiguous) == ((7,), True)
     assert (scattered.pages, scattered.contiguous) == ((7, 3), False)
     assert (backwards.pages, backwards.contiguous) == ((3, 2), False)
+
+
+def test_the_last_row_of_each_item_is_known() -> None:
+    batch = lay_out([item(3, 0, 5), item(1, 4, 0, 1), item(2, 0, 3)], 4, torch.device("cpu"))
+    assert list(batch.lasts) == [2, 3, 5] == [span.last for span in batch.spans]
+
+
+@pytest.mark.parametrize("second", [(7, 3, 9), (7, 3), (7, 4, 9), (7,), (8, 1, 2, 3)])
+def test_a_table_follows_one_that_grows_shrinks_or_is_another(second: tuple[int, ...]) -> None:
+    table = Table()
+    for pages in ((7, 3), second):
+        table.follow(pages)
+        assert (table.pages, tuple(table.numbers)) == (pages, pages)
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,21 @@ def test_a_prompt_log_probability_whose_past_was_not_run_is_an_error(engine: Eng
     assert [token.id for token in result.prompt_logprobs] == list(PROMPT[2:])
 
 
+def test_a_greedy_room_says_the_same_beside_rooms_that_want_more(engine: Engine) -> None:
+    told = Sampling(temperature=0.0, max_tokens=64, logprobs=2)
+    wanted = Talk(KEY, PROMPT, (0, 1, 2))
+    begin(engine, [wanted])
+    talk_on(engine, [wanted], 40)
+    plain = Talk(KEY, PROMPT, (3, 5, 4))
+    others = [Talk(OTHER, PROMPT, (6, 7), told), Talk(RoomKey(3, 1), PROMPT[:2], (8, 9, 10, 11))]
+    begin(engine, [plain, *others])
+    talk_on(engine, [plain, *others[:1]], 20)
+    talk_on(engine, [plain, *others[1:]], 40, chunk=3)
+    assert plain.tokens == wanted.tokens
+    assert others[0].tokens == wanted.tokens[:20]
+    assert all(token.logprob is None for token in plain.said)
+
+
 def test_logits_that_are_not_finite_fail_their_room_alone(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "llama")
     path = tmp_path / "model.safetensors"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import torch
 
 from daemons.engine.attention import Rule
@@ -45,19 +47,19 @@ def test_a_window_reads_no_page_that_lies_before_it() -> None:
     pool = pool_of()
     query, kv = torch.randn(1, 6, 64), torch.randn(1, 4, 64)
     batch = batch_of((1, 600))
-    span = batch.spans[0]
-    gone = (10**6,) * 30 + span.pages[30:]  # 600 - 100 is on page 31
+    numbers = batch.tables[0].numbers
     attend = native_attention(team(1))
     wanted = attend(pool, batch)(0, query, kv, Rule(window=100))
-    object.__setattr__(span, "pages", gone)
+    numbers[:30] = array("i", [10**6] * 30)  # 600 - 100 is on page 31
     assert torch.equal(attend(pool, batch)(0, query, kv, Rule(window=100)), wanted)
 
 
 def test_the_batch_is_laid_out_in_four_numbers_an_item() -> None:
     attend = NativeAttention(team(1), pool_of(), batch_of((3, 5), (1, 20)))
     assert (attend.batch.tokens, attend.batch.span_count) == (4, 2)
-    assert list(attend._spans) == [0, 3, 5, 0, 3, 1, 20, 1]
-    assert list(attend._pages) == [0, 40, 41]
+    assert list(attend._spans) == [0, 3, 5, 0, 3, 1, 20, 40]
+    assert list(attend._pages) == list(range(80))
+    assert list(attend._rows) == [0, 0, 0, 0, 5, 6, 7, 20]
 
 
 def test_only_pools_that_the_kernels_know_are_taken() -> None:

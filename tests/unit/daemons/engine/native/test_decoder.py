@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import ctypes as c
 import dataclasses
 import functools
+from array import array
 
 import msgspec
 import pytest
@@ -13,6 +15,7 @@ from daemons.engine.device import Place
 from daemons.engine.kv_cache import KvPool, make_pool
 from daemons.engine.models import decoder as torchs
 from daemons.engine.models import read_spec
+from daemons.engine.native import abi
 from daemons.engine.native import decoder as native
 from daemons.engine.native.attention import NativeAttention
 from daemons.engine.native.decoder import NativeDecoder, serves
@@ -99,6 +102,65 @@ def test_logits_of_a_row_do_not_depend_on_its_neighbours() -> None:
     )
     together = model.logits(rows)
     assert torch.equal(together, torch.cat([model.logits(row.unsqueeze(0)) for row in rows]))
+
+
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("place", [CPU, CPU_BF16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])  # the latter caps its logits
+def test_the_likeliest_tokens_are_those_of_the_largest_logits(
+    kind: str, place: Place, members: int
+) -> None:
+    model, items = model_of(kind, place, members), [item(0, 90), item(0, 1, 2), item(0, 40, 3)]
+    pool = pool_of(model, place)
+    batch = lay_out(items, PAGE_SIZE, place.device)
+    attend = NativeAttention(team(members), pool, batch)
+    wanted = model.logits(model.hidden(batch, attend)).argmax(dim=-1)
+    assert model.likeliest(attend, array("i", range(131))).tolist() == wanted.tolist()
+    some = array("i", [130, 89, 90])
+    assert model.likeliest(attend, some).tolist() == wanted[some.tolist()].tolist()
+
+
+def test_the_likeliest_of_equals_is_the_lowest_and_there_is_none_of_what_is_not_finite() -> None:
+    model = model_of("llama", CPU, 2)
+    vocabulary = model.spec.vocab_size
+    columns = torch.zeros(vocabulary, 4)
+    columns[[5, 40, vocabulary - 1], 0] = 3.0  # equals, in panels of several members
+    columns[:, 1] = float("nan")
+    columns[:, 1][:7] = 0.0
+    columns[7, 2] = float("inf")
+    columns[:, 3] = -1.0
+    found = [_likeliest_of(model, columns[:, place]) for place in range(4)]
+    assert found == [5, -1, -1, 0]
+
+
+def _likeliest_of(model: NativeDecoder, logits: torch.Tensor) -> int:
+    """Return what the head chooses when it is made to yield these logits."""
+    size = model.decoder_spec.hidden_size
+    head = torch.zeros(len(logits), size)
+    head[:, 0] = logits
+    norm, stream = torch.ones(size), torch.zeros(1, size)
+    stream[0, 0] = 1.0
+    made = abi.Model.from_buffer_copy(model._model)
+    address = model._team.library.calls.pd_matrix_new(
+        0, head.data_ptr(), None, len(logits), size, 0
+    )
+    made.norm, made.head = norm.data_ptr(), address
+    tokens = array("i", [0])
+    try:
+        abi.checked(
+            model._team.library.calls.pd_likeliest(
+                c.byref(made),
+                model._team.address,
+                model._team.space,
+                stream.data_ptr(),
+                None,
+                1,
+                tokens.buffer_info()[0],
+            )
+        )
+    finally:
+        model._team.library.calls.pd_matrix_free(address)
+    return tokens[0]
 
 
 def test_a_model_without_its_own_head_reads_embeddings_out_of_the_head() -> None:
