@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from daemons.engine.step import Begin, End, Keep, Restore, Run
 from daemons.protocol.generate import LookUp
 from daemons.protocol.ids import RoomKey
+from daemons.protocol.metadata import ChunkSum
 from daemons.runtime.commands import (
     Connect,
     Disconnect,
@@ -33,6 +34,15 @@ class ReadRow:
     row: int
 
 
+@dataclass(frozen=True, slots=True)
+class VerifySums:
+    """Compare pages that have landed with prefill's sums; answered by SumsVerified."""
+
+    key: RoomKey
+    pages: tuple[int, ...]  # that were asked for, in prompt order
+    sums: tuple[ChunkSum, ...]
+
+
 Command = (
     Connect
     | Disconnect
@@ -49,4 +59,5 @@ Command = (
     | Restore
     | ZeroRow
     | ReadRow
+    | VerifySums
 )

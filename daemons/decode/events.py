@@ -31,6 +31,14 @@ class RowRead:
 
 
 @dataclass(frozen=True, slots=True)
+class SumsVerified:
+    """Pages of a room were compared with prefill's sums."""
+
+    key: RoomKey
+    wrong: str = ""  # both sums, where they differ
+
+
+@dataclass(frozen=True, slots=True)
 class Retract:
     """Take a running room out of the batch as if its pages were needed; a hook for tests.
 
@@ -50,6 +58,7 @@ Event = (
     | ConnectionLost
     | Probed
     | RowRead
+    | SumsVerified
     | StepDone
     | StepFailed
     | Kept

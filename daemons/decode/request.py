@@ -8,6 +8,7 @@ from daemons.kv.prefix_tree import Lease
 from daemons.protocol.causes import Failure
 from daemons.protocol.generate import Submit, TokenOut
 from daemons.protocol.ids import PeerId, RoomKey
+from daemons.protocol.metadata import Row
 from daemons.protocol.status import Status
 
 
@@ -38,6 +39,7 @@ class Request:
     turn: float = 0.0  # in the queue, see runtime.turns
     asks: int = 0  # how often prefill was told again where to write, since it was last heard
     asked_s: float = 0.0  # when it was last told
+    landed: Row | None = None  # the right row, while the pages are compared with its sums
     doom: Failure | None = None  # its writer is gone: it fails unless the row is right
     failure: Failure | None = None  # first cause, while the engine still uses the pages
     finished: bool = False  # it ended well, while the engine still uses the pages

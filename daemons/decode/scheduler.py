@@ -16,9 +16,9 @@ from itertools import chain
 
 from daemons.decode.budget import Budget, budget_of
 from daemons.decode.cache import Cache
-from daemons.decode.commands import Command, ReadRow, ZeroRow
+from daemons.decode.commands import Command, ReadRow, VerifySums, ZeroRow
 from daemons.decode.config import DecodeConfig
-from daemons.decode.events import Event, Retract, RowRead
+from daemons.decode.events import Event, Retract, RowRead, SumsVerified
 from daemons.decode.forward_queue import ForwardQueue
 from daemons.decode.outbox import Outbox
 from daemons.decode.prealloc_queue import PreallocQueue
@@ -141,6 +141,8 @@ class Scheduler:
                     self._bury(event.peer, "its port refuses connections")
             case RowRead():
                 self._row_read(event)
+            case SumsVerified():
+                self._verified(event)
             case StepDone():
                 self._steps -= 1
                 for result in event.results:
@@ -323,7 +325,7 @@ class Scheduler:
 
     def _row_read(self, event: RowRead) -> None:
         request = self.transfer.rooms.get(event.key)
-        if request is None:
+        if request is None or request.landed is not None:
             return
         if event.row is None and request.doom is not None:
             self._fail(request, request.doom)
@@ -337,8 +339,27 @@ class Scheduler:
             )
             self._fail(request, failure, Fence.CLEAN)
             return
+        if event.row.sums:
+            request.landed, request.status = event.row, Status.SUCCESS  # the row is written last
+            pages = request.lease.others(request.pages)
+            self.out.do(VerifySums(request.key, tuple(pages), event.row.sums))
+            return
         del self.transfer.rooms[request.key]
         self._commit(request, event.row)
+
+    def _verified(self, event: SumsVerified) -> None:
+        request = self.transfer.rooms.get(event.key)
+        if request is None or request.landed is None:
+            return
+        self.out.count("chunks_verified", len(request.landed.sums))
+        if event.wrong:
+            self.out.count("checksum_mismatches")
+            peer = request.submit.prefill
+            failure = Failure(Cause.TRANSFER_CHECKSUM, "transfer", peer, event.wrong)
+            self._fail(request, failure, Fence.CLEAN)
+            return
+        del self.transfer.rooms[request.key]
+        self._commit(request, request.landed)
 
     def _commit(self, request: Request, row: Row) -> None:
         """The writer is done: pages and row are ours, and the first token is the client's."""

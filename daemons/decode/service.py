@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from daemons.cluster.load import read_settings
-from daemons.decode.commands import ReadRow, ZeroRow
+from daemons.decode.commands import ReadRow, VerifySums, ZeroRow
 from daemons.decode.config import DecodeConfig
-from daemons.decode.events import Retract, RowRead
+from daemons.decode.events import Retract, RowRead, SumsVerified
 from daemons.decode.scheduler import Scheduler
 from daemons.engine.step import Begin, End, Keep, Restore, Run
 from daemons.protocol.generate import Ask, Chaos
@@ -16,7 +16,9 @@ from daemons.rank.equipment import Equipment, Wants, equip
 from daemons.rank.forward_lane import ForwardLane
 from daemons.rank.report import Report
 from daemons.runtime.commands import Disconnect
+from daemons.runtime.lanes import Job, Lane
 from daemons.runtime.worker import Flags
+from daemons.transfer.sums import PageSums
 
 
 class Shell:
@@ -26,6 +28,8 @@ class Shell:
         self._rows = equipment.rows
         self._report = Report(equipment, core)
         self._forward = ForwardLane(equipment.steps, equipment.wake)
+        self._verify = Lane("verify", equipment.wake.post)
+        self._pages = PageSums(equipment.engine.kv_regions(), equipment.engine.pages)
 
     def execute(self, command: object) -> object | None:
         """Carry out a command; a look at a row is answered at once."""
@@ -36,6 +40,15 @@ class Shell:
                 self._rows.zero(command.row)
             case ReadRow():
                 return RowRead(command.key, *unpack(self._rows.read(command.row), command.key))
+            case VerifySums():
+                self._verify.submit(
+                    Job(
+                        lambda: SumsVerified(
+                            command.key, self._pages.difference(command.pages, command.sums)
+                        ),
+                        lambda why: SumsVerified(command.key, why),
+                    )
+                )
             case Disconnect():
                 pass
             case _:

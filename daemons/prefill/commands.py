@@ -41,6 +41,7 @@ class WriteKV:
     row: bytes | None = None  # the last write has it
     source_row: int = 0
     target_row: int = 0
+    first: int = 0  # place of the first page among those that decode asked for
     step: int = 0  # the forward that computes the pages; 0: they are computed
 
 

@@ -53,5 +53,6 @@ def next_write(request: Request, page_size: int, step: int = 0) -> WriteKV | Non
         pack(row) if row else None,
         request.row,
         destination.row,
-        step,
+        first=begin - prefix,
+        step=step,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from daemons.cluster.load import read_settings
 from daemons.engine.step import Begin, End, Run
+from daemons.prefill.chunk_sums import ChunkSums
 from daemons.prefill.commands import CallOffWrites, LearnBuffers, WriteKV
 from daemons.prefill.config import PrefillConfig
 from daemons.prefill.decodes import Decodes
@@ -16,6 +17,7 @@ from daemons.rank.forward_lane import ForwardLane
 from daemons.rank.report import Report
 from daemons.runtime.commands import Disconnect
 from daemons.runtime.worker import Flags
+from daemons.transfer.sums import PageSums
 
 
 class Shell:
@@ -25,9 +27,11 @@ class Shell:
         engine = equipment.engine
         self._report = Report(equipment, core)
         self._forward = ForwardLane(equipment.steps, equipment.wake, engine.progress)
+        regions = engine.kv_regions()
+        sums = ChunkSums(PageSums(regions, engine.pages), core.config.transfer.checksum)
         self._writes = WriteLanes(
             equipment.backend,
-            Source(engine.kv_regions(), engine.pages, equipment.rows, engine.progress),
+            Source(regions, engine.pages, equipment.rows, engine.progress, sums),
             equipment.wake.post,
             self._report.wrote,
         )

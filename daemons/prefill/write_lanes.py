@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 from daemons.cluster.errors import OperatorError
 from daemons.engine.progress import Progress
+from daemons.prefill.chunk_sums import ChunkSums
 from daemons.prefill.commands import WriteKV
 from daemons.prefill.events import WriteDone, WriteFailed, WriteSkipped
 from daemons.prefill.peer_lane import Carrying, PeerLane, Task
 from daemons.protocol.handshake import KvRegion, RegisterBuffers
 from daemons.protocol.ids import PeerId, RoomKey
-from daemons.protocol.metadata import ROW_BYTES
+from daemons.protocol.metadata import ROW_BYTES, with_sums
 from daemons.runtime.lanes import Post
 from daemons.runtime.row_memory import RowMemory
 from daemons.transfer.backend import BadCopy, Copies, Copy, PeerGone, TransferBackend, WriteCut
@@ -38,6 +39,7 @@ class Source:
     pages: int
     rows: RowMemory
     progress: Progress  # of the forwards that writes follow
+    sums: ChunkSums
 
 
 @dataclass(slots=True)
@@ -61,6 +63,7 @@ class WriteLanes:
 
     def learn(self, peer: PeerId, buffers: RegisterBuffers) -> None:
         """Open a lane to a decode that has registered."""
+        self._source.sums.learn(peer, buffers.regions)
         way = _Way(buffers)
         carrying = Carrying(self._is_ready, lambda task: self._advance(task, way), _broken)
         self._ways[peer] = PeerLane(f"write-{peer.instance}", carrying, self._post)
@@ -69,6 +72,7 @@ class WriteLanes:
         """Let a decode's lane end once its jobs are done."""
         if (lane := self._ways.pop(peer, None)) is not None:
             lane.close()
+            self._source.sums.forget(peer)
 
     def write(self, command: WriteKV) -> WriteSkipped | None:
         """Queue a write; a decode that is gone already skips it at once."""
@@ -115,6 +119,7 @@ class WriteLanes:
             task.layers = layers
             if layers < progress.layers:
                 return None
+            self._source.sums.sent(command.peer, key, command.first, command.source_pages)
             if command.row is not None:
                 self._timed(task, way, [self._row(command, way.buffers)], ROW_BYTES)
         except PeerGone as error:
@@ -122,7 +127,7 @@ class WriteLanes:
         except (BadCopy, OperatorError) as error:  # bad addresses; no engine could be had
             return WriteFailed(key, cut=False, detail=f"refused here: {error}")
         except WriteCut as error:
-            return WriteFailed(key, cut=True, detail=f"cut: {error}")
+            return WriteFailed(key, cut=not error.settled, detail=f"cut: {error}")
         return WriteDone(key, task.sent_bytes, task.early_bytes)
 
     def _write_layers(self, task: Task, way: _Way, layers: range) -> None:
@@ -149,7 +154,9 @@ class WriteLanes:
 
     def _row(self, command: WriteKV, buffers: RegisterBuffers) -> Copy:
         assert command.row is not None
-        self._source.rows.write(command.source_row, command.row)
+        sums = self._source.sums.take(command.key)
+        row = with_sums(command.row, sums) if sums else command.row
+        self._source.rows.write(command.source_row, row)
         target = buffers.rows_address + command.target_row * ROW_BYTES
         return Copy(self._source.rows.address_of(command.source_row), target, ROW_BYTES)
 

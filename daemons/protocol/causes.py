@@ -40,6 +40,7 @@ class Cause(StrEnum):
     PEER_NEVER_CAME = "peer.never_came"
     TRANSFER_FAILED = "transfer.failed"
     TRANSFER_BAD_ROW = "transfer.bad_row"
+    TRANSFER_CHECKSUM = "transfer.checksum"
     ENGINE_FAILED = "engine.failed"
     INSTANCE_STARTING = "instance.starting"
     INSTANCE_DRAINING = "instance.draining"
@@ -64,6 +65,7 @@ RETRY_IS_SENSIBLE = frozenset(
         Cause.PEER_NEVER_CAME,
         Cause.TRANSFER_FAILED,
         Cause.TRANSFER_BAD_ROW,
+        Cause.TRANSFER_CHECKSUM,
         Cause.INSTANCE_STARTING,
         Cause.INSTANCE_DRAINING,
         Cause.INSTANCE_STOPPING,
@@ -98,6 +100,7 @@ HTTP_STATUS = {
     Cause.PEER_NEVER_CAME: 504,
     Cause.TRANSFER_FAILED: 502,
     Cause.TRANSFER_BAD_ROW: 502,
+    Cause.TRANSFER_CHECKSUM: 502,
     Cause.ENGINE_FAILED: 500,
     Cause.INSTANCE_STARTING: 503,
     Cause.INSTANCE_DRAINING: 503,

@@ -2,7 +2,8 @@
 
 A row has room + attempt inside, is zeroed before it is offered, and has exactly one writer. So
 "not yet written", "the right room" and "a wrong room" are three states, and a checksum over the
-row tells a torn one. Fixed size, little endian, at least 64 bytes (an RDMA minimum upstream).
+row tells a torn one. Behind the token there may be sums of chunks of pages, for decode to compare.
+Fixed size, little endian, at least 64 bytes (an RDMA minimum upstream).
 
 Source: SGLang ``disaggregation/utils.py`` ``MetadataBuffers``, there a tuple of tensors.
 """
@@ -11,19 +12,25 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from daemons.protocol.generate import TOP_LOGPROBS_LIMIT, TokenOut
 from daemons.protocol.ids import RoomKey
 
 _HEAD = struct.Struct("<IIQIiIfI")  # magic, crc, room, attempt, token, cached, logprob, top
 _TOP = struct.Struct("<if")
+_COUNT = struct.Struct("<I")
+_SUM = struct.Struct("<IIQ")  # first page, pages, sum
 _MAGIC = 0x50445231  # "PDR1"
 _NO_TOP = 0xFFFFFFFF  # log-probabilities were not asked for
 
 ROW_BYTES = 2048
-assert _HEAD.size + TOP_LOGPROBS_LIMIT * _TOP.size <= ROW_BYTES
+_SUMS_AT = _HEAD.size + TOP_LOGPROBS_LIMIT * _TOP.size
+SUMS_LIMIT = (ROW_BYTES - _SUMS_AT - _COUNT.size) // _SUM.size
+assert SUMS_LIMIT >= 16
 
 
 class RowState(StrEnum):
@@ -34,6 +41,14 @@ class RowState(StrEnum):
     WRONG = "wrong"  # another room, another attempt, or torn
 
 
+class ChunkSum(NamedTuple):
+    """The sum of some of a room's pages, over all regions in order."""
+
+    first: int  # counted from the first page that was asked for
+    pages: int
+    sum: int
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """The hand-over of one room."""
@@ -41,13 +56,14 @@ class Row:
     key: RoomKey
     first: TokenOut
     cached_tokens: int = 0
+    sums: tuple[ChunkSum, ...] = ()
 
 
 def pack(row: Row) -> bytes:
     """Return the ``ROW_BYTES`` bytes of a row.
 
     Raises:
-        ValueError: more top log-probabilities than ``TOP_LOGPROBS_LIMIT``.
+        ValueError: more top log-probabilities than ``TOP_LOGPROBS_LIMIT``, or too many sums.
     """
     first = row.first
     if len(first.top) > TOP_LOGPROBS_LIMIT:
@@ -66,9 +82,24 @@ def pack(row: Row) -> bytes:
         first.logprob or 0.0,
         top,
     )
-    body = (head + tail).ljust(ROW_BYTES, b"\0")
-    crc = zlib.crc32(body)
-    return body[:4] + struct.pack("<I", crc) + body[8:]
+    return with_sums((head + tail).ljust(_SUMS_AT, b"\0"), row.sums)
+
+
+def with_sums(raw: bytes, sums: Sequence[ChunkSum]) -> bytes:
+    """Return a packed row with these sums in it.
+
+    Raises:
+        ValueError: more than ``SUMS_LIMIT``.
+    """
+    if len(sums) > SUMS_LIMIT:
+        raise ValueError(f"{len(sums)} sums, a row holds {SUMS_LIMIT}")
+    packed = (_COUNT.pack(len(sums)), *(_SUM.pack(*one) for one in sums))
+    return _sealed(raw[:4] + b"\0\0\0\0" + raw[8:_SUMS_AT] + b"".join(packed))
+
+
+def _sealed(content: bytes) -> bytes:
+    body = content.ljust(ROW_BYTES, b"\0")
+    return body[:4] + struct.pack("<I", zlib.crc32(body)) + body[8:]
 
 
 def unpack(raw: bytes, key: RoomKey) -> tuple[RowState, Row | None]:
@@ -86,4 +117,9 @@ def unpack(raw: bytes, key: RoomKey) -> tuple[RowState, Row | None]:
         return RowState.WRONG, None
     pairs = tuple(_TOP.unpack_from(raw, _HEAD.size + i * _TOP.size) for i in range(counted))
     first = TokenOut(token, None if top == _NO_TOP else logprob, pairs)
-    return RowState.RIGHT, Row(RoomKey(*key), first, cached)
+    (count,) = _COUNT.unpack_from(raw, _SUMS_AT)
+    if count > SUMS_LIMIT:
+        return RowState.WRONG, None
+    at = _SUMS_AT + _COUNT.size
+    sums = (ChunkSum(*_SUM.unpack_from(raw, at + i * _SUM.size)) for i in range(count))
+    return RowState.RIGHT, Row(RoomKey(*key), first, cached, tuple(sums))

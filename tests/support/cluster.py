@@ -143,6 +143,7 @@ def running(folder: Path, model: str, **sections: Any) -> Iterator[Cluster]:
         "bootstrap": {"port": port},
         "lb": {"port": 0},
         "engine": {"threads": 1, "kv_tokens": 8192},
+        "transfer": {"checksum": "all"},
         "hosts": {"local": {"address": ADDRESS}},
         "prefill": {"p0": {}},
         "decode": {"d0": {}},

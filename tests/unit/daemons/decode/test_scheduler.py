@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from daemons.decode.commands import ReadRow, ZeroRow
-from daemons.decode.events import Retract, RowRead
+from daemons.decode.commands import ReadRow, VerifySums, ZeroRow
+from daemons.decode.events import Retract, RowRead, SumsVerified
 from daemons.decode.scheduler import STEPS, Scheduler
 from daemons.engine.config import EngineConfig
 from daemons.engine.step import Begin, End, Keep, Kept, Restore, Restored, Run, StepFailed
@@ -20,7 +20,7 @@ from daemons.protocol.handshake import (
     Heartbeat,
     RegisterBuffers,
 )
-from daemons.protocol.metadata import Row, RowState
+from daemons.protocol.metadata import ChunkSum, Row, RowState
 from daemons.protocol.status import Status
 from daemons.runtime.commands import Connect, Disconnect, Log, Probe, SendHeartbeat
 from daemons.runtime.events import (
@@ -370,6 +370,52 @@ def test_a_wrong_row_fails_the_room_and_no_token_of_it_is_told() -> None:
     assert causes(commands) == [Cause.TRANSFER_BAD_ROW]
     assert all(output.tokens == () for output in told(commands))
     assert is_idle(core)
+
+
+SUMS = (ChunkSum(0, 1, 77), ChunkSum(1, 1, 78))
+
+
+def landed_with_sums() -> Scheduler:
+    """Room 1's row is right, and has sums to compare."""
+    core = in_transfer()
+    core.handle(came(SUCCESS), 1.0)
+    row = Row(key(), TokenOut(5), 0, SUMS)
+    commands = core.handle(RowRead(key(), RowState.RIGHT, row), 1.0)
+    assert of(commands, VerifySums) == [VerifySums(key(), (0, 1), SUMS)]
+    assert told(commands) == []
+    return core
+
+
+def test_a_room_whose_sums_are_right_goes_on() -> None:
+    core = landed_with_sums()
+    commands = core.handle(SumsVerified(key()), 1.1)
+    assert [output.tokens for output in told(commands)] == [(TokenOut(5),)]
+    assert core.counters["chunks_verified"] == 2
+
+
+def test_a_room_whose_sums_differ_fails_with_both_and_no_token_of_it_is_told() -> None:
+    core = landed_with_sums()
+    commands = core.handle(SumsVerified(key(), "prefill's sum 1, ours 2"), 1.1)
+    (output,) = told(commands)
+    assert output.failure is not None
+    assert output.failure.cause is Cause.TRANSFER_CHECKSUM
+    assert output.failure.detail == "prefill's sum 1, ours 2"
+    assert output.tokens == ()
+    assert core.counters["checksum_mismatches"] == 1
+    assert is_idle(core)
+
+
+def test_while_sums_are_compared_the_row_is_not_looked_at_again() -> None:
+    core = landed_with_sums()
+    row = Row(key(), TokenOut(5), 0, SUMS)
+    assert core.handle(RowRead(key(), RowState.RIGHT, row), 1.1) == []
+
+
+def test_a_comparison_of_a_room_that_is_over_is_let_be() -> None:
+    core = landed_with_sums()
+    core.handle(Cancelled(key(), CANCELLED), 1.0)
+    assert is_idle(core)
+    assert core.handle(SumsVerified(key()), 1.1) == []
 
 
 def test_a_look_at_the_row_of_a_room_that_is_over_is_let_be() -> None:

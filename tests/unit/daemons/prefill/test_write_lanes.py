@@ -5,14 +5,16 @@ import mmap
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
+from typing import Literal
 
 import msgspec
 import pytest
 
 from daemons.cluster.errors import OperatorError
 from daemons.engine.progress import Progress
+from daemons.prefill.chunk_sums import ChunkSums
 from daemons.prefill.commands import WriteKV
 from daemons.prefill.events import WriteDone, WriteFailed, WriteSkipped
 from daemons.prefill.peer_lane import Task
@@ -24,6 +26,7 @@ from daemons.protocol.metadata import ROW_BYTES, Row, RowState, pack, unpack
 from daemons.protocol.topology import Fingerprint
 from daemons.runtime.row_memory import RowMemory
 from daemons.transfer.backend import Copy, PeerGone, Region, WriteCut
+from daemons.transfer.sums import PageSums
 
 PAGES, PAGE_BYTES = 4, 64
 D0, D1 = PeerId("d0", 3), PeerId("d1", 4)
@@ -84,9 +87,11 @@ class Bench:
     progress: Progress = field(default_factory=lambda: Progress(1))
     events: SimpleQueue[object] = field(default_factory=SimpleQueue)
     wrote: list[int] = field(default_factory=list)
+    checksum: Literal["off", "all"] = "off"
 
     def lanes(self) -> WriteLanes:
-        source = Source([self.ours.region], PAGES, self.rows, self.progress)
+        sums = ChunkSums(PageSums([self.ours.region], PAGES), self.checksum)
+        source = Source([self.ours.region], PAGES, self.rows, self.progress, sums)
         return WriteLanes(
             self.backend, source, self.events.put, lambda sent, _: self.wrote.append(sent)
         )
@@ -127,6 +132,32 @@ def test_pages_and_then_the_row_arrive_at_their_places() -> None:
     assert unpack(bench.their_rows.read(0), KEY) == (RowState.RIGHT, ROW)
     assert bench.backend.writes == [2, 1]
     assert bench.wrote == [2 * PAGE_BYTES, ROW_BYTES]
+
+
+def test_the_row_brings_the_sums_of_all_chunks_and_what_has_landed_has_them() -> None:
+    bench = Bench(checksum="all")
+    bench.ours.held[:] = bytes(range(256))
+    lanes = bench.lanes()
+    lanes.learn(D0, bench.buffers(D0))
+    lanes.write(WriteKV(KEY, D0, (1,), (0,)))
+    lanes.write(replace(LAST, first=1))
+    assert [type(bench.event()) for _ in range(2)] == [WriteDone, WriteDone]
+    state, row = unpack(bench.their_rows.read(0), KEY)
+    assert state is RowState.RIGHT
+    assert row is not None
+    assert [(one.first, one.pages) for one in row.sums] == [(0, 1), (1, 2)]
+    there = PageSums([bench.theirs.region], PAGES)
+    assert there.difference((0, 3, 1), row.sums) == ""
+    bench.theirs.held[3 * PAGE_BYTES + 5] ^= 1
+    assert "pages 1 to 2 of 3: prefill's sum" in there.difference((0, 3, 1), row.sums)
+
+
+def test_a_cut_that_is_settled_leaves_nothing_to_land() -> None:
+    bench = Bench(CopyingBackend(trouble=WriteCut("gone", settled=True)))
+    lanes = bench.lanes()
+    lanes.learn(D0, bench.buffers(D0))
+    lanes.write(LAST)
+    assert bench.event() == WriteFailed(KEY, cut=False, detail="cut: gone")
 
 
 def test_a_write_to_a_decode_that_never_registered_is_skipped_at_once() -> None:
@@ -212,7 +243,7 @@ class Layers:
     def lanes(self, monkeypatch: pytest.MonkeyPatch) -> WriteLanes:
         monkeypatch.setattr("daemons.prefill.write_lanes.GROUP_BYTES", 1)
         bench = self.bench
-        source = Source(bench.ours.layered, 2, bench.rows, bench.progress)
+        source = Source(bench.ours.layered, 2, bench.rows, bench.progress, unsummed())
         lanes = WriteLanes(bench.backend, source, bench.events.put, lambda sent, _: None)
         for peer in (D0, D1):
             buffers = msgspec.structs.replace(
@@ -226,6 +257,10 @@ class Layers:
         wanted, size = self.bench.ours.held, 2 * PAGE_BYTES
         part = slice(layer * size, (layer + 1) * size)
         assert within(20, lambda: self.bench.theirs.held[part] == wanted[part])
+
+
+def unsummed() -> ChunkSums:
+    return ChunkSums(PageSums([], 1), "off")
 
 
 def within(limit_s: float, is_so: Callable[[], bool]) -> bool:
@@ -274,7 +309,7 @@ def test_layers_that_are_done_together_are_one_write(monkeypatch: pytest.MonkeyP
 
 def test_small_layers_wait_for_each_other() -> None:
     bench = Bench(progress=Progress(2))
-    source = Source(bench.ours.layered, 2, bench.rows, bench.progress)
+    source = Source(bench.ours.layered, 2, bench.rows, bench.progress, unsummed())
     lanes = WriteLanes(bench.backend, source, bench.events.put, lambda sent, _: None)
     task = Task(FOLLOWS)
     assert 2 * PAGE_BYTES < GROUP_BYTES

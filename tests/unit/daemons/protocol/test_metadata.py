@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daemons.protocol.generate import TOP_LOGPROBS_LIMIT, TokenOut
 from daemons.protocol.ids import ROOM_LIMIT, RoomKey
-from daemons.protocol.metadata import ROW_BYTES, Row, RowState, pack, unpack
+from daemons.protocol.metadata import (
+    ROW_BYTES,
+    SUMS_LIMIT,
+    ChunkSum,
+    Row,
+    RowState,
+    pack,
+    unpack,
+    with_sums,
+)
 
 KEY = RoomKey(77, 2)
 ROW = Row(KEY, TokenOut(9, -0.5, ((9, -0.5), (4, -1.25))), cached_tokens=32)
@@ -22,12 +33,38 @@ probable = st.builds(
     float32,
     st.lists(st.tuples(tokens, float32), max_size=TOP_LOGPROBS_LIMIT).map(tuple),
 )
+sums = st.lists(
+    st.builds(
+        ChunkSum,
+        st.integers(0, 2**32 - 1),
+        st.integers(0, 2**32 - 1),
+        st.integers(0, 2**64 - 1),
+    ),
+    max_size=5,
+).map(tuple)
 rows = st.builds(
     Row,
     st.builds(RoomKey, st.integers(1, ROOM_LIMIT - 1), st.integers(1, 1000)),
     plain | probable,
     st.integers(0, 2**31),
+    sums,
 )
+
+
+@given(rows, sums)
+def test_sums_that_are_added_later_are_as_those_packed_at_once(
+    row: Row, sums: tuple[ChunkSum, ...]
+) -> None:
+    assert with_sums(pack(row), sums) == pack(replace(row, sums=sums))
+
+
+def test_more_sums_than_a_row_holds_are_refused() -> None:
+    many = (ChunkSum(0, 1, 2),) * (SUMS_LIMIT + 1)
+    with pytest.raises(ValueError, match="sums"):
+        pack(replace(ROW, sums=many))
+    with pytest.raises(ValueError, match="sums"):
+        with_sums(pack(ROW), many)
+    assert unpack(pack(replace(ROW, sums=many[:-1])), KEY)[0] is RowState.RIGHT
 
 
 @settings(deadline=None)

@@ -1,0 +1,77 @@
+"""Sums of pages do not depend on where they lie, and on every byte of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from daemons.protocol.handshake import KvRegion
+from daemons.protocol.metadata import ChunkSum
+from daemons.transfer.sums import PageSums
+
+PAGES, PAGE_BYTES, HEADS = 8, 32, 3
+
+
+class Pool:
+    """Regions of one layer with random pages."""
+
+    def __init__(self, seed: int) -> None:
+        generator = np.random.default_rng(seed)
+        shape = (2, HEADS, PAGES, PAGE_BYTES)
+        self.bytes = generator.integers(0, 256, shape, dtype=np.uint8)
+        size = PAGES * PAGE_BYTES
+        base = self.bytes.ctypes.data
+        places = [(kind, head) for kind in (0, 1) for head in range(HEADS)]
+        self.regions = [
+            KvRegion(base + i * size, PAGE_BYTES, 0, kind, head)
+            for i, (kind, head) in enumerate(places)
+        ]
+        self.sums = PageSums(self.regions[::-1], PAGES)
+
+
+def test_pages_that_were_copied_elsewhere_have_the_same_sum() -> None:
+    ours, theirs = Pool(1), Pool(2)
+    here, there = [1, 2, 5, 0], [7, 3, 4, 6]
+    assert ours.sums.of(here) != theirs.sums.of(there)
+    theirs.bytes[:, :, there] = ours.bytes[:, :, here]
+    assert ours.sums.of(here) == theirs.sums.of(there)
+
+
+def test_the_order_of_pages_counts() -> None:
+    pool = Pool(1)
+    assert pool.sums.of([1, 2]) != pool.sums.of([2, 1])
+
+
+def test_a_flipped_bit_of_any_byte_is_seen_and_told_with_both_sums() -> None:
+    pool = Pool(3)
+    pages, chunks = (4, 5, 1, 7), [ChunkSum(0, 2, pool.sums.of((4, 5))), ChunkSum(2, 2, 0)]
+    chunks[1] = chunks[1]._replace(sum=pool.sums.of((1, 7)))
+    assert pool.sums.difference(pages, chunks) == ""
+    generator = np.random.default_rng(4)
+    for at in generator.integers(0, 4 * PAGE_BYTES, 50).tolist():
+        page, byte = pages[at // PAGE_BYTES], at % PAGE_BYTES
+        kind, head = int(generator.integers(2)), int(generator.integers(HEADS))
+        pool.bytes[kind, head, page, byte] ^= 1 << int(generator.integers(8))
+        said = pool.sums.difference(pages, chunks)
+        chunk = chunks[at // PAGE_BYTES // 2]
+        assert said.startswith(f"pages {chunk.first} to {chunk.first + 1} of 4: prefill's sum")
+        assert f"{chunk.sum:016x}" in said
+        pool.bytes[:] = Pool(3).bytes
+
+
+def test_sums_of_pages_that_are_not_there_are_no_match() -> None:
+    assert "3 are here" in Pool(1).sums.difference((0, 1, 2), [ChunkSum(2, 2, 0)])
+
+
+def test_memory_that_is_not_the_hosts_has_no_sums_and_says_so() -> None:
+    sums = PageSums([KvRegion(4096, 32, 0, 0, 0)], 4)
+    assert not sums.can_be_had
+    assert "not the host's" in sums.difference((0,), [ChunkSum(0, 1, 0)])
+
+
+@pytest.mark.parametrize("pages", [(), (3,), (3, 4, 5), (5, 4), (1, 3, 5)])
+def test_runs_are_only_a_faster_way(pages: tuple[int, ...]) -> None:
+    pool = Pool(5)
+    copied = Pool(6)
+    copied.bytes[:, :, : len(pages)] = pool.bytes[:, :, list(pages)]
+    assert pool.sums.of(pages) == copied.sums.of(range(len(pages)))
