@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+Weights = Literal["auto", "int8", "int4"]
+
 CORES = r"^(auto|\d+(-\d+)?(,\d+(-\d+)?)*)?$"
 
 
@@ -14,6 +16,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: CUDA when there is one
     dtype: Literal["auto", "fp32", "bf16"] = "auto"  # auto: fp32 on CPU, bf16 on CUDA
+    weights: Weights = "auto"  # int8, int4: rounded when loaded; auto: as dtype says
     page_size: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16  # tokens per page
     kv_tokens: Annotated[int, msgspec.Meta(ge=0)] = 16384  # of the KV pool; 0: by kv_fraction
     # Of the memory that is free with the weights in it; instances of one host or device add up.

@@ -85,7 +85,7 @@ class Engine:
         set_threads(config.threads)
         place = choose_place(config)
         team = native_team(config, place, cores)
-        model, name = load_model(model_dir, place, team)
+        model, name = load_model(model_dir, place, team, config.weights)
         if isinstance(model, NativeDecoder):
             set_threads(1)  # what is left to torch is small, and its threads spin beside the team's
         spec = model.spec

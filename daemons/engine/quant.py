@@ -1,21 +1,20 @@
-"""Weights of eight or four bits, rounded when a model is loaded: the numbers, and what they stand for.
+"""Weights of eight or four bits, rounded when a model is loaded: numbers and what they stand for.
 
 - ``int8``: one scale for each row (output), -127 to 127, symmetric.
 - ``int4``: a scale and a lowest value for each :data:`GROUP` inputs of a row, 0 to 15; five bits a
   weight in all. A row that does not divide into groups has eight bits.
-- The embedding and the vocabulary's projection, one table where they are tied, have eight bits in
-  both kinds: every token passes through them, and four bits there cost the most.
-- Norms, biases and the choice among experts stay as they are.
+- The vocabulary's projection has eight bits in both kinds, also where it is the embedding: every
+  token passes through it, and four bits there cost the most.
+- An embedding of its own, norms, biases and the choice among experts stay as they are.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
-Weights = Literal["auto", "int8", "int4"]  # of engine.weights; auto: not rounded
+from daemons.engine.config import Weights
 
 GROUP = 32  # inputs that share a scale in int4
 _LARGEST8 = 127
@@ -60,13 +59,14 @@ class Four:
 
     def expanded(self) -> torch.Tensor:
         """Return what it stands for, ``[out, in]``."""
-        levels = self.levels().unflatten(1, (-1, GROUP)).to(self.scales.dtype)
-        return (levels * self.scales.unsqueeze(2) + self.lows.unsqueeze(2)).flatten(1)
+        levels = self.levels().view(len(self.nibbles), -1, GROUP).float()
+        wide = levels * self.scales.float().unsqueeze(2) + self.lows.float().unsqueeze(2)
+        return wide.flatten(1).to(self.scales.dtype)
 
 
 def eight(weight: torch.Tensor) -> Eight:
     """Round a weight ``[out, in]`` to eight bits; a row's largest entry is kept."""
-    parts = [_eight(part) for part in weight.split(_rows_at_once(weight))]
+    parts = [_eight(part) for part in _parts(weight)]
     return Eight(
         torch.cat([values for values, _ in parts]),
         torch.cat([scales for _, scales in parts]).to(weight.dtype),
@@ -81,7 +81,7 @@ def four(weight: torch.Tensor) -> Four:
     """
     if weight.shape[1] % GROUP:
         raise ValueError(f"rows of {weight.shape[1]} do not divide into groups of {GROUP}")
-    parts = [_four(part) for part in weight.split(_rows_at_once(weight))]
+    parts = [_four(part) for part in _parts(weight)]
     return Four(*(torch.cat(kind) for kind in zip(*parts, strict=True)))
 
 
@@ -90,8 +90,9 @@ def rounded(weight: torch.Tensor, kind: Weights) -> Eight | Four:
     return four(weight) if kind == "int4" and weight.shape[1] % GROUP == 0 else eight(weight)
 
 
-def _rows_at_once(weight: torch.Tensor) -> int:
-    return max(1, _BLOCK_ELEMENTS // weight.shape[1])
+def _parts(weight: torch.Tensor) -> list[torch.Tensor]:
+    rows = max(1, _BLOCK_ELEMENTS // weight.shape[1])
+    return [weight[first : first + rows] for first in range(0, len(weight), rows)]
 
 
 def _eight(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -104,7 +105,7 @@ def _eight(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _four(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    groups = weight.float().unflatten(1, (-1, GROUP))
+    groups = weight.float().reshape(len(weight), -1, GROUP)
     lows = groups.amin(2).to(weight.dtype)
     scales = ((groups.amax(2) - lows.float()) / _LARGEST4).to(weight.dtype)
     scales = torch.where(scales == 0, torch.ones_like(scales), scales)

@@ -14,6 +14,7 @@ import torch
 from daemons.cluster.errors import OperatorError
 from daemons.engine.attention import Attend
 from daemons.engine.batch import Batch
+from daemons.engine.config import Weights
 from daemons.engine.device import Place
 from daemons.engine.models import (
     decoder,
@@ -29,6 +30,7 @@ from daemons.engine.models.breadth import BREADTH, INSTALL, borrow
 from daemons.engine.models.spec import DecoderSpec, Spec
 from daemons.engine.native import decoder as native
 from daemons.engine.native.abi import Team
+from daemons.engine.quant_linear import forms_of
 from daemons.engine.weights import Checkpoint, read_json
 
 
@@ -67,24 +69,35 @@ def read_spec(directory: Path) -> DecoderSpec:
         raise OperatorError(f"{directory / 'config.json'}: {error!r}", "is it complete?") from error
 
 
-def load_model(directory: Path, place: Place, team: Team | None = None) -> tuple[Model, str]:
+def load_model(
+    directory: Path, place: Place, team: Team | None = None, weights: Weights = "auto"
+) -> tuple[Model, str]:
     """Return a model with its weights, and the hash that names it in a fingerprint.
 
     With a ``team`` the compiled kernels run it, where they serve it.
 
+    Rounded weights give other keys and values, so their kind is part of the hash.
+
     Raises:
-        OperatorError: as :func:`read_spec`; also for weights that do not fit it.
+        OperatorError: as :func:`read_spec`; also for weights that do not fit it, or that are to be
+            rounded where transformers runs the model.
     """
     name = _architecture(read_json(directory / "config.json"))
     checkpoint = Checkpoint(directory, place)
     if name in BREADTH:
+        if weights != "auto":
+            raise OperatorError(
+                f"engine.weights is {weights}, and {name} is run by transformers' classes",
+                "set it to auto; only our own decoder rounds weights",
+            )
         borrowed = borrow(directory, name, place)
         return borrowed, checkpoint.digest(repr(borrowed.spec).encode())
     known = read_spec(directory)
     digest = checkpoint.digest(repr(known).encode())
+    digest += "" if weights == "auto" else f".{weights}"
     if team is not None and native.serves(known, place):
-        return native.build(known, checkpoint, place, team), digest
-    return decoder.build(known, checkpoint, place), digest
+        return native.build(known, checkpoint, place, team, weights), digest
+    return decoder.build(known, checkpoint, place, forms_of(weights)), digest
 
 
 def _reader(config: dict[str, Any], directory: Path) -> Callable[[dict[str, Any]], DecoderSpec]:

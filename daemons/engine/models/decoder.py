@@ -18,6 +18,7 @@ from daemons.engine.device import Place
 from daemons.engine.linear import Linear, linear
 from daemons.engine.models.experts import Experts
 from daemons.engine.models.spec import DecoderSpec, ExpertsSpec, Spec
+from daemons.engine.quant_linear import Forms, Lookup, forms_of
 from daemons.engine.rope import Rope, Turns, frequencies, rotate_, turns
 from daemons.engine.weights import Checkpoint
 
@@ -65,7 +66,7 @@ class Decoder:
 
     decoder_spec: DecoderSpec
     place: Place
-    embedding: torch.Tensor  # [vocabulary, hidden]
+    embedding: Lookup  # [tokens] to [tokens, hidden]
     layers: tuple[Layer, ...]
     norm: torch.Tensor  # [hidden]
     head: Linear
@@ -78,7 +79,7 @@ class Decoder:
 
     def hidden(self, batch: Batch, attend: Attend) -> torch.Tensor:
         """Return what the last layer leaves of each token, ``[tokens, hidden]``, not yet normed."""
-        stream = self.embedding[batch.ids]
+        stream = self.embedding(batch.ids)
         if self.decoder_spec.embedding_scale != 1.0:
             # Rounded as the weights are: models were trained with the rounded one.
             stream *= torch.tensor(self.decoder_spec.embedding_scale, dtype=stream.dtype)
@@ -126,19 +127,25 @@ class Decoder:
         return F.rms_norm(stream.float(), weight.shape, weight, eps).to(stream.dtype)
 
 
-def build(spec: DecoderSpec, checkpoint: Checkpoint, place: Place) -> Decoder:
+def build(
+    spec: DecoderSpec, checkpoint: Checkpoint, place: Place, forms: Forms | None = None
+) -> Decoder:
     """Return the model with its weights; raises OperatorError for a tensor that is not as told."""
-    loading = _Loading(spec, checkpoint)
+    forms = forms or forms_of("auto")
+    loading = _Loading(spec, checkpoint, forms)
     shape = (spec.model.vocab_size, spec.hidden_size)
-    embedding = checkpoint.take("model.embed_tokens.weight", shape)
-    head = embedding if spec.tied else checkpoint.take("lm_head.weight", shape)
+    table = checkpoint.take("model.embed_tokens.weight", shape)
+    if spec.tied:
+        embedding, head = forms.tied(table)
+    else:
+        embedding, head = table.__getitem__, forms.head(checkpoint.take("lm_head.weight", shape))
     return Decoder(
         spec,
         place,
         embedding,
         tuple(loading.layer(index) for index in range(spec.model.layers)),
         loading.norm("model.norm", spec.hidden_size),
-        linear(head),
+        head,
         {rope: frequencies(rope, spec.model.head_dim).to(place.device) for rope in spec.ropes},
     )
 
@@ -149,6 +156,7 @@ class _Loading:
 
     spec: DecoderSpec
     checkpoint: Checkpoint
+    forms: Forms
 
     def layer(self, index: int) -> Layer:
         spec, name = self.spec, f"model.layers.{index}"
@@ -202,11 +210,11 @@ class _Loading:
             self.mlp(f"{name}.experts.{number}", spec.intermediate_size)
             for number in range(spec.experts)
         )
-        router = self.fused([f"{name}.gate"], (spec.experts,), self.spec.hidden_size, bias=False)
-        return Experts(router, mlps, spec.chosen, spec.renormed)
+        gate = self.checkpoint.take(f"{name}.gate.weight", (spec.experts, self.spec.hidden_size))
+        return Experts(linear(gate), mlps, spec.chosen, spec.renormed)
 
     def fused(self, names: list[str], rows: tuple[int, ...], width: int, *, bias: bool) -> Linear:
-        return linear(
+        return self.forms.linear(
             self.checkpoint.take_rows([f"{name}.weight" for name in names], rows, width),
             self.checkpoint.take_rows([f"{name}.bias" for name in names], rows) if bias else None,
         )

@@ -104,6 +104,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "pd_workspace_new": (_ADDRESS, [_INT]),
     "pd_workspace_free": (None, [_ADDRESS]),
     "pd_matrix_new": (_ADDRESS, [_INT, _ADDRESS, _ADDRESS, _INT, _INT, _INT]),
+    "pd_rounded_new": (_ADDRESS, [_INT, _INT, *[_ADDRESS] * 4, _INT, _INT, _INT]),
     "pd_matrix_free": (None, [_ADDRESS]),
     "pd_forward": (c.c_char_p, [_ADDRESS] * 5 + [_LONG, _ADDRESS]),
     "pd_logits": (c.c_char_p, [_ADDRESS] * 4 + [_INT, _ADDRESS]),

@@ -15,10 +15,12 @@ import torch
 from daemons.cluster.errors import OperatorError
 from daemons.engine.attention import Attend, Rule
 from daemons.engine.batch import Batch
+from daemons.engine.config import Weights
 from daemons.engine.device import Place
 from daemons.engine.models.spec import DecoderSpec, Spec
 from daemons.engine.native import abi
 from daemons.engine.native.attention import LARGEST_GROUP, NativeAttention
+from daemons.engine.quant import Eight, Four, eight, rounded
 from daemons.engine.rope import frequencies
 from daemons.engine.weights import Checkpoint
 
@@ -110,9 +112,15 @@ class NativeDecoder:
         return logits
 
 
-def build(spec: DecoderSpec, checkpoint: Checkpoint, place: Place, team: abi.Team) -> NativeDecoder:
+def build(
+    spec: DecoderSpec,
+    checkpoint: Checkpoint,
+    place: Place,
+    team: abi.Team,
+    weights: Weights = "auto",
+) -> NativeDecoder:
     """Return the model; raises OperatorError for a tensor that is not as told."""
-    store = _Store(spec, checkpoint, place, team.library)
+    store = _Store(spec, checkpoint, place, team.library, weights)
     model = spec.model
     shape = (model.vocab_size, spec.hidden_size)
     embedding = checkpoint.take("model.embed_tokens.weight", shape)
@@ -128,7 +136,9 @@ def build(spec: DecoderSpec, checkpoint: Checkpoint, place: Place, team: abi.Tea
         abi.Model(
             layers=(abi.Layer * model.layers)(*layers),
             norm=store.norm("model.norm", spec.hidden_size),
-            head=store.matrix(head, None),
+            head=store.matrix(head, None)
+            if weights == "auto"
+            else store.rounded(eight(head), None),
             embedding=None if spec.tied else store.kept(embedding),
             angles=(c.c_void_p * abi.ROPES)(*angles),
             amplitudes=(c.c_float * abi.ROPES)(*(rope.amplitude for rope in ropes)),
@@ -196,6 +206,7 @@ class _Store:
     checkpoint: Checkpoint
     place: Place
     library: abi.Library
+    weights: Weights
     _tensors: list[torch.Tensor] = field(default_factory=list)
     _matrices: list[int] = field(default_factory=list)
 
@@ -213,6 +224,8 @@ class _Store:
         bias = None
         if has_bias:
             bias = self.checkpoint.take_rows([f"{name}.bias" for name in names], rows)
+        if self.weights != "auto":
+            return self.rounded(rounded(weight, self.weights), bias, is_gated=len(names) == 2)
         return self.matrix(weight, bias, is_gated=len(names) == 2)
 
     def matrix(
@@ -226,8 +239,41 @@ class _Store:
             *weight.shape,
             is_gated,
         )
+        return self._held(address, weight.nbytes)
+
+    def rounded(
+        self, weight: Eight | Four, bias: torch.Tensor | None, *, is_gated: bool = False
+    ) -> int:
+        """Return the address of a packed copy of fewer bits; ``weight`` may go."""
+        if isinstance(weight, Eight):
+            bits, values, lows = 8, weight.values, None
+            width = values.shape[1]
+        else:
+            bits, values, lows = 4, weight.nibbles, weight.lows.contiguous()
+            width = values.shape[1] * 2
+        values, scales = values.contiguous(), weight.scales.contiguous()
+        address: int | None = self.library.calls.pd_rounded_new(
+            self.place.dtype is torch.bfloat16,
+            bits,
+            values.data_ptr(),
+            scales.data_ptr(),
+            None if lows is None else lows.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+            len(values),
+            width,
+            is_gated,
+        )
+        return self._held(address, values.nbytes)
+
+    def head(self, weight: torch.Tensor) -> int:
+        """Return the same of a vocabulary's projection."""
+        if self.weights == "auto":
+            return self.matrix(weight, None)
+        return self.rounded(eight(weight), None)
+
+    def _held(self, address: int | None, size_bytes: int) -> int:
         if not address:
-            raise OperatorError(f"no memory for a weight of {weight.nbytes} bytes")
+            raise OperatorError(f"no memory for a weight of {size_bytes} bytes")
         self._matrices.append(address)
         return address
 

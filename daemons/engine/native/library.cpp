@@ -127,6 +127,17 @@ Matrix* pd_matrix_new(int32_t is_bf16, const void* rows, const void* bias, int32
         return packed(static_cast<const Bf16*>(rows), static_cast<const Bf16*>(bias), n, k, is_gated);
     return packed(static_cast<const float*>(rows), static_cast<const float*>(bias), n, k, is_gated);
 }
+Matrix* pd_rounded_new(int32_t is_bf16, int32_t bits, const void* values, const void* scales,
+                       const void* lows, const void* bias, int32_t n, int32_t k, int32_t is_gated) {
+    auto* from = static_cast<const uint8_t*>(values);
+    if (is_bf16)
+        return packed_rounded(bits, from, static_cast<const Bf16*>(scales),
+                              static_cast<const Bf16*>(lows), static_cast<const Bf16*>(bias), n, k,
+                              is_gated);
+    return packed_rounded(bits, from, static_cast<const float*>(scales),
+                          static_cast<const float*>(lows), static_cast<const float*>(bias), n, k,
+                          is_gated);
+}
 void pd_matrix_free(Matrix* matrix) { delete matrix; }
 
 const char* pd_forward(const Model* model, Team* team, Workspace* space, const Batch* batch,

@@ -10,18 +10,16 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
-#include <type_traits>
 #include <utility>
 
+#include "panel.h"
 #include "team.h"
-#include "vector.h"
 
 namespace pd {
 
-constexpr int PANEL = 32;                // columns
-constexpr int PARTS = PANEL / LANES;     // vectors of a panel's width
 constexpr int TALLEST = LANES == 16 ? 12 : LANES == 8 ? 3 : 1;  // rows that fit the registers
 
 inline int rounded_up(int x, int to) { return (x + to - 1) / to * to; }
@@ -99,10 +97,6 @@ inline bool grow(Memory& memory, size_t bytes) {
     return memory.is_there();
 }
 
-// How many of k's entries lie together in a panel: fp32 has [k][32], bf16 [k / 2][32][2].
-template <class T>
-constexpr int GROUP = std::is_same_v<T, Bf16> ? 2 : 1;
-
 struct Matrix {
     int n;       // outputs
     int k;       // inputs
@@ -111,6 +105,8 @@ struct Matrix {
     bool gated;  // a panel holds 16 columns of the gate, then the 16 of the up that belong to them
     Part weights;
     Part bias;  // fp32 [panels * 32] in the panels' order; absent: none
+    int bits = 0;        // of a weight that was rounded; 0: none was
+    Part scales, lows;   // of T: [panels][32], for four bits [panels][k / SCALED][32]
 
     // Which output stands in a panel's column; -1: filled up.
     int output_of(int column) const {
@@ -123,6 +119,24 @@ struct Matrix {
     template <class T>
     const T* panel(int index) const {
         return weights.as<T>() + size_t(index) * depth * PANEL;
+    }
+    // The same, expanded where it was rounded, into memory of the thread's own.
+    template <class T>
+    const T* ready_panel(int index) const {
+        if (!bits) return panel<T>(index);
+        thread_local Memory space;
+        if (space.bytes() < sizeof(T) * depth * PANEL) space = Memory(sizeof(T) * depth * PANEL);
+        if (!space.is_there()) std::abort();
+        const uint8_t* from = weights.as<uint8_t>() + size_t(index) * depth * PANEL * bits / 8;
+        int groups = bits == 8 ? 1 : depth / SCALED;
+        const T* scale = scales.as<T>() + size_t(index) * groups * PANEL;
+        if (bits == 8) {
+            expand8(reinterpret_cast<const int8_t*>(from), scale, depth, space.as<T>());
+        } else {
+            expand4(from, scale, lows.as<T>() + size_t(index) * groups * PANEL, depth,
+                    space.as<T>());
+        }
+        return space.as<T>();
     }
     const float* bias_of(int index) const {
         return bias.is_there() ? bias.as<float>() + size_t(index) * PANEL : nullptr;
@@ -152,9 +166,53 @@ Matrix* packed(const T* rows, const T* bias, int n, int k, bool gated) {
     return made;
 }
 
+// The same of weights that were rounded: `values` are int8 [n][k] with `scales` [n], or pairs of
+// four bits [n][k / 2] with `scales` and `lows` [n][k / SCALED]. `k` is even.
+template <class T>
+Matrix* packed_rounded(int bits, const uint8_t* values, const T* scales, const T* lows,
+                       const T* bias, int n, int k, bool gated) {
+    int outputs = gated ? n / 2 : n;
+    int panels = (outputs + (gated ? PANEL / 2 : PANEL) - 1) / (gated ? PANEL / 2 : PANEL);
+    int groups = bits == 8 ? 1 : k / SCALED, lines = bits == 8 ? k : k / 2;
+    auto* made = new Matrix{n, k, k, panels, gated, {}, {}, bits, {}, {}};
+    made->weights = Part(size_t(panels) * PANEL * lines);
+    made->scales = Part(size_t(panels) * PANEL * groups * sizeof(T));
+    if (lows) made->lows = Part(size_t(panels) * PANEL * groups * sizeof(T));
+    if (bias) made->bias = Part(size_t(panels) * PANEL * sizeof(float));
+    if (!made->weights.is_there() || !made->scales.is_there() || (lows && !made->lows.is_there()) ||
+        (bias && !made->bias.is_there())) {
+        delete made;
+        return nullptr;
+    }
+    for (int column = 0; column < panels * PANEL; column++) {
+        int output = made->output_of(column);
+        if (output < 0) continue;
+        size_t panel = column / PANEL, within = column % PANEL;
+        uint8_t* to = made->weights.as<uint8_t>() + panel * lines * PANEL + within;
+        for (int i = 0; i < lines; i++) to[size_t(i) * PANEL] = values[size_t(output) * lines + i];
+        for (int i = 0; i < groups; i++) {
+            size_t at = (panel * groups + i) * PANEL + within, from = size_t(output) * groups + i;
+            made->scales.as<T>()[at] = scales[from];
+            if (lows) made->lows.as<T>()[at] = lows[from];
+        }
+        if (bias) made->bias.as<float>()[column] = widen(bias[output]);
+    }
+    return made;
+}
+
 // One row of what was packed, e.g. a token's embedding out of the vocabulary's projection.
 template <class T>
 void unpack_row(const Matrix& matrix, int row, float* to, float scale) {
+    if (matrix.bits) {  // eight: a table has no fewer
+        const int8_t* from = matrix.weights.as<int8_t>() + size_t(row / PANEL) * matrix.k * PANEL;
+        float step = widen(matrix.scales.as<T>()[row]);
+        for (int i = 0; i < matrix.k; i++) {
+            T rounded;
+            narrow(from[size_t(i) * PANEL + row % PANEL] * step, rounded);
+            to[i] = widen(rounded) * scale;
+        }
+        return;
+    }
     const T* from = matrix.panel<T>(row / PANEL) + row % PANEL * GROUP<T>;
     for (int i = 0; i < matrix.k; i++)
         to[i] = widen(from[i / GROUP<T> * GROUP<T> * PANEL + i % GROUP<T>]) * scale;
@@ -245,7 +303,7 @@ void multiply(Team& team, int member, const T* x, size_t stride, int rows, const
         int last = int(int64_t(rows) * (block + 1) / blocks);
         int end = std::min(matrix.panels, first_panel + chunk);
         for (int panel = first_panel; panel < end; panel++)
-            multiply_panel(x + first * stride, stride, last - first, matrix.panel<T>(panel),
+            multiply_panel(x + first * stride, stride, last - first, matrix.ready_panel<T>(panel),
                            matrix.depth, [&](int row, int height, float* out) {
                                done(first + row, height, panel, out);
                            });

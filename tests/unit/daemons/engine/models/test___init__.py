@@ -11,7 +11,7 @@ from daemons.cluster.errors import OperatorError
 from daemons.engine.device import Place
 from daemons.engine.models import MODELS, load_model, read_spec
 from daemons.engine.models.breadth import BREADTH
-from tests.support.breadth import CONFIGS
+from tests.support.breadth import CONFIGS, breadth_checkpoint
 from tests.support.checkpoints import ARCHITECTURES, KINDS, checkpoint, write_checkpoint
 
 PLACE = Place(torch.device("cpu"), torch.float32)
@@ -71,3 +71,16 @@ def test_our_own_definitions_import_no_transformers() -> None:
 def test_the_readme_names_every_architecture() -> None:
     readme = Path("README.md").read_text(encoding="utf-8")
     assert [name for name in (*MODELS, *BREADTH) if f"`{name}`" not in readme] == []
+
+
+def test_rounded_weights_are_another_model_to_a_peer() -> None:
+    _, plain = load_model(checkpoint("llama"), PLACE)
+    names = {load_model(checkpoint("llama"), PLACE, None, kind)[1] for kind in ("int8", "int4")}
+    assert names == {f"{plain}.int8", f"{plain}.int4"}
+
+
+def test_a_model_that_transformers_runs_is_not_rounded() -> None:
+    directory = breadth_checkpoint("GPT2LMHeadModel")
+    with pytest.raises(OperatorError, match=r"engine\.weights is int8") as caught:
+        load_model(directory, PLACE, None, "int8")
+    assert "auto" in caught.value.hint

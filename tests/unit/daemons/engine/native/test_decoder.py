@@ -11,6 +11,7 @@ import torch
 
 from daemons.engine.attention import paged_attention
 from daemons.engine.batch import lay_out
+from daemons.engine.config import Weights
 from daemons.engine.device import Place
 from daemons.engine.kv_cache import KvPool, make_pool
 from daemons.engine.models import decoder as torchs
@@ -19,11 +20,13 @@ from daemons.engine.native import abi
 from daemons.engine.native import decoder as native
 from daemons.engine.native.attention import NativeAttention
 from daemons.engine.native.decoder import NativeDecoder, serves
+from daemons.engine.quant import rounded
+from daemons.engine.quant_linear import forms_of
 from daemons.engine.step import Item
 from daemons.engine.weights import Checkpoint
 from daemons.protocol.ids import RoomKey
 from tests.support.checkpoints import KINDS, VOCABULARY, checkpoint
-from tests.support.native import team
+from tests.support.native import library, team
 
 PAGE_SIZE = 16
 TEXT = tuple((7 * index * index + 3) % VOCABULARY for index in range(300))
@@ -175,3 +178,59 @@ def test_what_the_kernels_do_not_know_is_left_to_torch() -> None:
     assert not serves(read_spec(checkpoint("llama")), Place(torch.device("cuda"), torch.bfloat16))
     odd = msgspec.structs.replace(read_spec(checkpoint("llama")), intermediate_size=97)
     assert not serves(odd, CPU)
+
+
+@pytest.mark.parametrize("place", [CPU, CPU_BF16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("kind", ["llama-tied", "llama-bias", "gemma3"])
+def test_rounded_weights_compute_what_they_stand_for(
+    kind: str, weights: Weights, place: Place
+) -> None:
+    directory = checkpoint(kind)
+    spec = read_spec(directory)
+    pool = pool_of(model_of(kind, place, 1), place)
+    models = [
+        native.build(spec, Checkpoint(directory, place), place, team(1), weights),
+        torchs.build(spec, Checkpoint(directory, place), place, forms_of(weights)),
+    ]
+    for items in ([item(0, 200)], [item(200, 201), item(0, 33, 2)]):
+        batch = lay_out(items, PAGE_SIZE, place.device)
+        with torch.inference_mode():
+            found = models[0].hidden(batch, NativeAttention(team(1), pool, batch))
+            wanted = models[1].hidden(batch, paged_attention(pool, batch))
+            limit = 5e-6 if place is CPU else 6e-2
+            assert (found - wanted).abs().max() <= limit * wanted.abs().max()
+            logits = models[1].logits(wanted)
+            assert (models[0].logits(found) - logits).abs().max() <= limit * logits.abs().max()
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("place", [CPU, CPU_BF16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_rounded_matrix_is_the_plain_one_of_its_expanded_weight(
+    *, gated: bool, place: Place, weights: Weights
+) -> None:
+    spec = read_spec(checkpoint("llama"))
+    draw = torch.Generator().manual_seed(4)
+    weight = torch.randn(86, 64, generator=draw).to(place.dtype)
+    held = rounded(weight, weights)
+    store = native._Store(spec, Checkpoint(checkpoint("llama"), place), place, library(), "auto")
+    one = store.rounded(held, None, is_gated=gated)
+    two = store.matrix(held.expanded(), None, is_gated=gated)
+    model = model_of("llama", place, 2)
+    rows = torch.randn(33, 64, generator=draw)
+    outs = []
+    for head in (one, two):
+        facts = type(model._model).from_buffer_copy(model._model)
+        facts.head, facts.vocabulary = head, 86
+        logits = torch.empty(33, 86)
+        fault = team(2).library.calls.pd_logits(
+            c.byref(facts), team(2).address, team(2).space, rows.data_ptr(), 33,
+            logits.data_ptr(),
+        )  # fmt: skip
+        abi.checked(fault)
+        outs.append(logits)
+    if place is CPU:  # a product and a sum may be one operation there
+        assert torch.allclose(outs[0], outs[1], rtol=1e-5, atol=1e-5)
+    else:
+        assert torch.equal(outs[0], outs[1])
