@@ -181,16 +181,21 @@ def _kv_write(story: Story, origin: float) -> Iterator[Span]:
     if told := story.facts.get("overlap_fraction"):  # to the layer
         behind = float(told)
     yield Span(
-        "kv.write", story.instance, begin - origin, end - origin, _wire(total, end - begin, behind)
+        "kv.write",
+        story.instance,
+        begin - origin,
+        end - origin,
+        _wire(total, end - begin, behind, story.facts.get("transport", "")),
     )
 
 
-def _wire(total_bytes: int, took_s: float, behind: float) -> str:
+def _wire(total_bytes: int, took_s: float, behind: float, transport: str) -> str:
     from pdctl.render import amount, rate
 
     speed = f" at {rate(total_bytes / took_s)}" if took_s > 0 else ""
     hidden = f", {behind:.0%} behind the forward" if behind else ""
-    return f"{amount(total_bytes)}{speed}{hidden}"
+    by = f" by {transport}" if transport else ""
+    return f"{amount(total_bytes)}{by}{speed}{hidden}"
 
 
 def _leg(story: Story, origin: float) -> Leg:

@@ -19,7 +19,7 @@ from prometheus_client.core import (
     Metric,
 )
 
-from daemons.protocol.story import STAGE_BUCKETS_S, WorkerStatus
+from daemons.protocol.story import STAGE_BUCKETS_S, Wire, WorkerStatus
 
 TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 ITL_BUCKETS_S = (0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5, 5)
@@ -116,6 +116,7 @@ def families(status: WorkerStatus) -> Iterator[Metric]:
     yield GaugeMetricFamily("pd_pool_pages", "Pages of the pool", value=status.pages_total)
     yield GaugeMetricFamily("pd_up_seconds", "Time since start", value=status.up_s)
     yield _stage_times(status)
+    yield from _wires(status.wires)
     yield from _counters(status.counters)
 
 
@@ -127,6 +128,42 @@ def _stage_times(status: WorkerStatus) -> Metric:
     for stage, times in status.stage_times.items():
         buckets = list(zip(limits, accumulate(times.counts), strict=True))
         family.add_metric([status.role, stage], buckets, times.sum_s)
+    return family
+
+
+def _wires(wires: dict[str, Wire]) -> Iterator[Metric]:
+    """Return what was written to each decode; times are of all of them together."""
+    counts = {
+        "bytes": "Bytes written to a decode",
+        "copies": "Copies by which they went",
+        "unmerged": "Copies that it would have been page by page",
+        "failed": "Writes that failed",
+    }
+    for name, text in counts.items():
+        counter = CounterMetricFamily(f"pd_wire_{name}", text, labels=["peer", "transport"])
+        for peer, wire in wires.items():
+            counter.add_metric([peer, wire.transport], getattr(wire, name))
+        yield counter
+    yield _by_share(wires)
+    limits = [*(str(limit) for limit in STAGE_BUCKETS_S), "+Inf"]
+    family = HistogramMetricFamily(
+        "pd_write_seconds", "Time of writes in the queue and on the wire", labels=["of", "peer"]
+    )
+    for peer, wire in wires.items():
+        for of, times in (("queue", wire.queued), ("wire", wire.writing)):
+            buckets = list(zip(limits, accumulate(times.counts), strict=True))
+            family.add_metric([of, peer], buckets, times.sum_s)
+    yield family
+
+
+def _by_share(wires: dict[str, Wire]) -> Metric:
+    family = GaugeMetricFamily(
+        "pd_wire_share",
+        "Part of the last seconds in which a decode was written to",
+        labels=["peer"],
+    )
+    for peer, wire in wires.items():
+        family.add_metric([peer], wire.share)
     return family
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from daemons.engine.step import Begin, End, Run
 from daemons.protocol.handshake import RegisterBuffers
@@ -42,6 +43,7 @@ class WriteKV:
     source_row: int = 0
     target_row: int = 0
     first: int = 0  # place of the first page among those that decode asked for
+    by_s: float = inf  # when the client stops waiting; of several rooms the earliest goes first
     step: int = 0  # the forward that computes the pages; 0: they are computed
 
 

@@ -29,6 +29,7 @@ class WriteDone:
     key: RoomKey
     sent_bytes: int
     early_bytes: int = 0
+    transport: str = ""  # what carried them
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,5 +54,6 @@ def next_write(request: Request, page_size: int, step: int = 0) -> WriteKV | Non
         request.row,
         destination.row,
         first=begin - prefix,
+        by_s=request.expires_s,
         step=step,
     )

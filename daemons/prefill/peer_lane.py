@@ -1,5 +1,8 @@
 """The thread that writes to one decode: rooms in turn, each room's writes in their order.
 
+Of the rooms that can go on the one whose client's time ends first goes first, until it has had
+``QUANTUM_BYTES`` more than another that waits: a huge room does not keep small ones waiting.
+
 A write may be carried out in parts, as a forward makes them ready. While it waits for the next one
 others are served, so that nobody stands behind a forward that is not his.
 """
@@ -7,16 +10,20 @@ others are served, so that nobody stands behind a forward that is not his.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import monotonic
 
 from daemons.prefill.commands import WriteKV
 from daemons.protocol.ids import RoomKey
 from daemons.runtime.lanes import Post
+from daemons.transfer.backend import CopyTable
 
 LOOK_S = 0.0005  # a write that waits for a layer looks again after so long, at first
 LOOK_GROWS = 1.5
 LOOK_LONGEST_S = 0.004
+QUANTUM_BYTES = 32 << 20  # of a room, before another one has its turn
 
 
 @dataclass(slots=True, eq=False)
@@ -25,6 +32,9 @@ class Task:
 
     command: WriteKV
     layers: int = 0  # of its pages, those that have been acknowledged
+    slices: deque[CopyTable] = field(default_factory=deque)  # that wait, of ``planned`` layers
+    planned: int = 0
+    ready_s: float | None = None  # since when something could be done for it
     sent_bytes: int = 0
     early_bytes: int = 0
 
@@ -45,6 +55,7 @@ class PeerLane:
         self._carrying = carrying
         self._post = post
         self._tasks: list[Task] = []
+        self._served: dict[RoomKey, int] = {}  # bytes of rooms that are here
         self._changed = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -53,7 +64,9 @@ class PeerLane:
     def submit(self, command: WriteKV) -> None:
         """Queue a write."""
         with self._changed:
-            self._tasks.append(Task(command))
+            self._tasks.append(Task(command, ready_s=None if command.step else monotonic()))
+            if command.key not in self._served:
+                self._served[command.key] = min(self._served.values(), default=0)
             self._changed.notify()
 
     def look(self) -> None:
@@ -69,14 +82,22 @@ class PeerLane:
 
     def _run(self) -> None:
         while (task := self._next()) is not None:
+            before_bytes = task.sent_bytes
             try:
                 event = self._carrying.advance(task)
             except Exception as error:  # noqa: BLE001 - the lane lives on, the room's owner hears
                 event = self._carrying.broken(task, f"{type(error).__name__}: {error}")
+            with self._changed:
+                self._served[task.command.key] += task.sent_bytes - before_bytes
+                if event is not None:
+                    self._remove(task)
             if event is not None:
-                with self._changed:
-                    self._tasks.remove(task)
                 self._post(event)
+
+    def _remove(self, task: Task) -> None:
+        self._tasks.remove(task)
+        if not any(other.command.key == task.command.key for other in self._tasks):
+            del self._served[task.command.key]
 
     def _next(self) -> Task | None:
         """Wait for a write that can go on; None at the end."""
@@ -91,9 +112,15 @@ class PeerLane:
                 look_s = min(look_s * LOOK_GROWS, LOOK_LONGEST_S)
 
     def _ready(self) -> Task | None:
-        rooms: set[RoomKey] = set()
+        """Return the write whose turn it is, of those that can go on."""
+        firsts: dict[RoomKey, Task] = {}
         for task in self._tasks:
-            if task.command.key not in rooms and self._carrying.is_ready(task):
-                return task
-            rooms.add(task.command.key)
-        return None
+            firsts.setdefault(task.command.key, task)
+        ready = [task for task in firsts.values() if self._carrying.is_ready(task)]
+        for task in ready:
+            task.ready_s = task.ready_s or monotonic()
+        return min(ready, key=self._turn, default=None)
+
+    def _turn(self, task: Task) -> tuple[int, float]:
+        key = task.command.key
+        return self._served[key] // QUANTUM_BYTES, task.command.by_s

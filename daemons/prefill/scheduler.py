@@ -376,6 +376,8 @@ class Scheduler:
                 self.out.count("sent_bytes", event.sent_bytes)
                 self.out.count("early_bytes", early)
                 self.recorder.note(key, "chunk sent", self._now, sent_bytes=event.sent_bytes)
+                if event.transport and (tale := self.recorder.tale(key)) is not None:
+                    tale.facts["transport"] = event.transport
             case WriteFailed():
                 request.fence = Fence.CUT if event.cut else request.fence
                 self._write_failed(request, event.detail)

@@ -29,12 +29,14 @@ class Shell:
         self._forward = ForwardLane(equipment.steps, equipment.wake, engine.progress)
         regions = engine.kv_regions()
         sums = ChunkSums(PageSums(regions, engine.pages), core.config.transfer.checksum)
+        in_flight_bytes = core.config.transfer.in_flight_bytes
         self._writes = WriteLanes(
             equipment.backend,
-            Source(regions, engine.pages, equipment.rows, engine.progress, sums),
+            Source(regions, engine.pages, equipment.rows, engine.progress, sums, in_flight_bytes),
             equipment.wake.post,
             self._report.wrote,
         )
+        self._report.wires = self._writes.tally.wires
 
     def execute(self, command: object) -> object | None:
         """Carry out a command; a write to a decode that is gone ends at once."""

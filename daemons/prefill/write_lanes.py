@@ -17,14 +17,24 @@ from daemons.engine.progress import Progress
 from daemons.prefill.chunk_sums import ChunkSums
 from daemons.prefill.commands import WriteKV
 from daemons.prefill.events import WriteDone, WriteFailed, WriteSkipped
-from daemons.prefill.peer_lane import Carrying, PeerLane, Task
+from daemons.prefill.in_flight import InFlight
+from daemons.prefill.peer_lane import QUANTUM_BYTES, Carrying, PeerLane, Task
+from daemons.prefill.wire_tally import WireTally
 from daemons.protocol.handshake import KvRegion, RegisterBuffers
 from daemons.protocol.ids import PeerId, RoomKey
 from daemons.protocol.metadata import ROW_BYTES, with_sums
 from daemons.runtime.lanes import Post
 from daemons.runtime.row_memory import RowMemory
-from daemons.transfer.backend import BadCopy, Copies, Copy, PeerGone, TransferBackend, WriteCut
-from daemons.transfer.plan import Pairing, pairing
+from daemons.transfer.backend import (
+    BadCopy,
+    Copy,
+    CopyTable,
+    PeerGone,
+    TransferBackend,
+    WriteCut,
+    table,
+)
+from daemons.transfer.plan import Pairing, cut, pairing
 
 GROUP_BYTES = 256 * 1024  # layers wait for each other until so much of a room is ready
 
@@ -40,6 +50,7 @@ class Source:
     rows: RowMemory
     progress: Progress  # of the forwards that writes follow
     sums: ChunkSums
+    in_flight_bytes: int = 256 << 20  # to all decodes
 
 
 @dataclass(slots=True)
@@ -56,6 +67,9 @@ class WriteLanes:
         self._source = source
         self._post = post
         self._wrote = wrote  # told of bytes and seconds, by the lanes
+        self.tally = WireTally()
+        self._in_flight = InFlight(source.in_flight_bytes)
+        self._page_bytes = min((r.page_bytes for r in source.regions), default=1)
         self._layer_bytes = sum(r.page_bytes for r in source.regions) / source.progress.layers
         self._ways: dict[PeerId, PeerLane] = {}
         self._waiting: Counter[RoomKey] = Counter()
@@ -101,7 +115,7 @@ class WriteLanes:
     def _is_ready(self, task: Task) -> bool:
         """Say whether a group of layers can be sent, or the write is over."""
         command, progress = task.command, self._source.progress
-        if not command.step or command.key in self._called_off:
+        if not command.step or task.slices or command.key in self._called_off:
             return True
         layers = progress.layers_of(command.step)
         ready_bytes = (layers - task.layers) * len(command.source_pages) * self._layer_bytes
@@ -114,23 +128,42 @@ class WriteLanes:
         layers = progress.layers_of(command.step) if command.step else progress.layers
         if key in self._called_off or progress.is_broken(command.step):
             return WriteSkipped(key)
+        self._begin_waiting(task)
         try:
-            self._write_layers(task, way, range(task.layers, layers))
-            task.layers = layers
-            if layers < progress.layers:
+            self._write_slice(task, way, layers)
+            if task.slices or task.layers < progress.layers:
                 return None
             self._source.sums.sent(command.peer, key, command.first, command.source_pages)
             if command.row is not None:
-                self._timed(task, way, [self._row(command, way.buffers)], ROW_BYTES)
-        except PeerGone as error:
-            return WriteFailed(key, cut=False, detail=f"nobody answers: {error}")
-        except (BadCopy, OperatorError) as error:  # bad addresses; no engine could be had
-            return WriteFailed(key, cut=False, detail=f"refused here: {error}")
-        except WriteCut as error:
-            return WriteFailed(key, cut=not error.settled, detail=f"cut: {error}")
-        return WriteDone(key, task.sent_bytes, task.early_bytes)
+                self._timed(task, way, table([self._row(command, way.buffers)]))
+        except (PeerGone, BadCopy, OperatorError, WriteCut) as error:
+            self.tally.failed(command.peer.instance)
+            return _failed(key, error)
+        transport = self._backend.transport_to(way.buffers.session)
+        return WriteDone(key, task.sent_bytes, task.early_bytes, transport)
 
-    def _write_layers(self, task: Task, way: _Way, layers: range) -> None:
+    def _begin_waiting(self, task: Task) -> None:
+        """Count how long a write has waited for its turn, and begin to wait for the next one."""
+        now_s = time.monotonic()
+        if task.ready_s is not None:
+            self.tally.waited(task.command.peer.instance, now_s - task.ready_s)
+        task.ready_s = None
+
+    def _write_slice(self, task: Task, way: _Way, layers: int) -> None:
+        """Write a quantum of the layers that are done, or what is left of them."""
+        if not task.slices:
+            task.slices.extend(self._planned(task, way, range(task.layers, layers)))
+            task.planned = layers
+        if task.slices:
+            most = self._in_flight.most(QUANTUM_BYTES)
+            if task.slices[0].total_bytes > most:
+                task.slices.extendleft(reversed(cut(task.slices.popleft(), most)))
+            self._timed(task, way, task.slices[0])
+            task.slices.popleft()
+        if not task.slices:
+            task.layers = task.planned
+
+    def _planned(self, task: Task, way: _Way, layers: range) -> list[CopyTable]:
         command = task.command
         if way.pairing is None:
             way.pairing = pairing(
@@ -140,17 +173,33 @@ class WriteLanes:
                 target_pool_pages=way.buffers.pages,
             )
         runs = way.pairing.runs(command.source_pages, command.target_pages)
-        pages = way.pairing.copies(runs, layers)
-        if len(pages):
-            self._timed(task, way, pages, pages.total_bytes)
+        return cut(way.pairing.copies(runs, layers), QUANTUM_BYTES)
 
-    def _timed(self, task: Task, way: _Way, some: Copies, sent_bytes: int) -> None:
+    def _timed(self, task: Task, way: _Way, some: CopyTable) -> None:
+        sent_bytes, peer = some.total_bytes, way.buffers.session
         began_s = time.monotonic()
-        self._backend.write(way.buffers.session, some)
-        self._wrote(sent_bytes, time.monotonic() - began_s)
+        self._in_flight.begin(sent_bytes)
+        try:
+            self._backend.write(peer, some)
+        finally:
+            self._in_flight.end(sent_bytes)
+        took_s = time.monotonic() - began_s
+        self._wrote(sent_bytes, took_s)
+        self.tally.wrote(
+            task.command.peer.instance,
+            sent_bytes,
+            len(some),
+            self._unmerged(sent_bytes),
+            took_s,
+            self._backend.transport_to(peer),
+        )
         task.sent_bytes += sent_bytes
         if self._source.progress.is_under_way(task.command.step):
             task.early_bytes += sent_bytes
+
+    def _unmerged(self, sent_bytes: int) -> int:
+        """Return how many copies so many bytes are, page by page."""
+        return max(1, sent_bytes // self._page_bytes)
 
     def _row(self, command: WriteKV, buffers: RegisterBuffers) -> Copy:
         assert command.row is not None
@@ -159,6 +208,16 @@ class WriteLanes:
         self._source.rows.write(command.source_row, row)
         target = buffers.rows_address + command.target_row * ROW_BYTES
         return Copy(self._source.rows.address_of(command.source_row), target, ROW_BYTES)
+
+
+def _failed(key: RoomKey, error: Exception) -> WriteFailed:
+    match error:
+        case PeerGone():
+            return WriteFailed(key, cut=False, detail=f"nobody answers: {error}")
+        case WriteCut():
+            return WriteFailed(key, cut=not error.settled, detail=f"cut: {error}")
+        case _:  # bad addresses; no engine could be had
+            return WriteFailed(key, cut=False, detail=f"refused here: {error}")
 
 
 def _broken(task: Task, why: str) -> WriteFailed:

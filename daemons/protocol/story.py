@@ -70,6 +70,19 @@ class StageTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return StageTimes(counts, self.sum_s + took_s)
 
 
+class Wire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a prefill has written to one decode, since its start."""
+
+    transport: str = ""  # what really carries the bytes: cma, tcp, rdma …
+    bytes: int = 0
+    copies: int = 0
+    unmerged: int = 0  # copies that it would have been, page by page
+    failed: int = 0  # writes
+    share: float = 0.0  # of the last seconds in which it was being written to
+    queued: StageTimes = StageTimes()  # of writes that stood behind others
+    writing: StageTimes = StageTimes()
+
+
 class WorkerStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body of a worker's ``GET /status``; also what metrics are made from."""
 
@@ -95,4 +108,5 @@ class WorkerStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config_hash: str = ""
     credits: dict[str, int] = {}  # what another room may count on: tokens, rows, places; queue
     stage_times: dict[str, StageTimes] = {}  # by stage
+    wires: dict[str, Wire] = {}  # by the instance that is written to
     chaos: tuple[str, ...] = ()  # faults that are armed on purpose, in words

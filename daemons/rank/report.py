@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
 from daemons.kv.ledger import Ledger
 from daemons.protocol.generate import Ask, AskFor, Chaos
-from daemons.protocol.story import WorkerStatus
+from daemons.protocol.story import Wire, WorkerStatus
 from daemons.rank.equipment import VERSION, Equipment
 from daemons.runtime.faults import NOT_ALLOWED
 from daemons.runtime.peers import Peers
@@ -45,6 +45,7 @@ class Report:
         self._equipment = equipment
         self._core = core
         self._began_s = equipment.clock()
+        self.wires: Callable[[], dict[str, Wire]] = dict  # what prefill writes, and to whom
         self._written_bytes = 0.0
         self._writing_s = 0.0
 
@@ -96,4 +97,5 @@ class Report:
             config_hash=equipment.config_hash,
             credits=core.credits,
             stage_times=dict(core.recorder.times),
+            wires=self.wires(),
         )

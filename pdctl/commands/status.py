@@ -124,6 +124,7 @@ def _facts(survey: Survey, name: str) -> dict[str, Any]:
         "itl_p99_s": None,
         "wire_bytes_per_s": None,
         "transport": None,
+        "wires": None,
         "peers": None,
         "model": None,
         "config_hash": None,
@@ -145,6 +146,10 @@ def _facts(survey: Survey, name: str) -> dict[str, Any]:
             "itl_p99_s": said.itl_p99_s,
             "wire_bytes_per_s": said.wire_bytes_per_s,
             "transport": said.transport,
+            "wires": {
+                peer: {"transport": wire.transport, "bytes": wire.bytes, "share": wire.share}
+                for peer, wire in said.wires.items()
+            },
             "peers": said.peers,
             "model": said.model,
             "config_hash": said.config_hash,
@@ -176,7 +181,14 @@ def _row(facts: dict[str, Any]) -> list[str]:
         "-" if facts["up_s"] is None else duration(facts["up_s"]),
         facts["address"],
         str(facts["epoch"] or "-"),
-        facts["transport"] or "-",
+        _transports(facts),
         ", ".join(f"{peer} {state}" for peer, state in peers.items()) or "-",
         facts["model"] or "-",
     ]
+
+
+def _transports(facts: dict[str, Any]) -> str:
+    """Return what carries the bytes to each decode; before the first, what could."""
+    wires: dict[str, dict[str, Any]] = facts["wires"] or {}
+    pairs = [f"{peer} {wire['transport']}" for peer, wire in wires.items() if wire["transport"]]
+    return ", ".join(pairs) or facts["transport"] or "-"

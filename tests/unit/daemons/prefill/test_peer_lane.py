@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from math import inf
 from queue import SimpleQueue
 
 from daemons.prefill.commands import WriteKV
-from daemons.prefill.peer_lane import Carrying, PeerLane, Task
+from daemons.prefill.peer_lane import QUANTUM_BYTES, Carrying, PeerLane, Task
 from daemons.protocol.ids import PeerId, RoomKey
 
 D0 = PeerId("d0", 3)
@@ -63,3 +65,51 @@ def test_what_is_raised_ends_the_write_and_the_lane_goes_on() -> None:
     assert said.get(timeout=20) == (ONE, "RuntimeError: what?")
     assert said.get(timeout=20) == TWO
     busy.close()
+
+
+class Gate:
+    """Rooms of one write each, in slices; the order in which they were served is noted."""
+
+    def __init__(self, slices: dict[RoomKey, int], slice_bytes: int) -> None:
+        self.left = dict(slices)
+        self.slice_bytes = slice_bytes
+        self.order: list[RoomKey] = []
+        self.open = threading.Event()
+
+    def advance(self, task: Task) -> object | None:
+        self.open.wait(20)
+        key = task.command.key
+        self.order.append(key)
+        task.sent_bytes += self.slice_bytes
+        self.left[key] -= 1
+        return None if self.left[key] else key
+
+
+def served(slices: dict[RoomKey, int], slice_bytes: int, by_s: dict[RoomKey, float]) -> list[int]:
+    """Return the rooms in the order of their slices, all of them queued before the first ends."""
+    first = RoomKey(99, 1)
+    gate = Gate({first: 1, **slices}, slice_bytes)
+    busy, said = lane(Carrying(lambda _: True, gate.advance, broken))
+    busy.submit(write(first, 0))
+    for key in slices:
+        busy.submit(WriteKV(key, D0, (1,), (1,), by_s=by_s.get(key, inf)))
+    gate.open.set()
+    for _ in range(len(slices) + 1):
+        said.get(timeout=20)
+    busy.close()
+    return [key.room for key in gate.order if key != first]
+
+
+def test_the_room_whose_client_waits_least_long_goes_first() -> None:
+    by_s = {RoomKey(1, 1): 30.0, RoomKey(2, 1): 10.0, RoomKey(3, 1): 20.0}
+    assert served(dict.fromkeys(by_s, 1), 1, by_s) == [2, 3, 1]
+
+
+def test_a_huge_room_gives_way_after_a_quantum_however_early_its_time_ends() -> None:
+    slices = {RoomKey(1, 1): 6, RoomKey(2, 1): 1, RoomKey(3, 1): 2}
+    order = served(slices, QUANTUM_BYTES, {RoomKey(1, 1): 1.0})
+    assert order == [1, 2, 3, 1, 3, 1, 1, 1, 1]
+
+
+def test_rooms_without_a_time_are_served_in_the_order_in_which_they_came() -> None:
+    assert served({RoomKey(n, 1): 1 for n in (4, 2, 3)}, 1, {}) == [4, 2, 3]

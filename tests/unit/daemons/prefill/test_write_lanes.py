@@ -62,6 +62,9 @@ class CopyingBackend:
     trouble: Exception | None = None
     writes: list[int] = field(default_factory=list)
 
+    def transport_to(self, peer: str) -> str:
+        return ""
+
     def register(self, regions: Sequence[Region]) -> None: ...
 
     def write(self, peer: str, copies: Sequence[Copy]) -> None:
@@ -361,3 +364,33 @@ def test_a_room_whose_forward_goes_on_delays_no_other_room_of_the_same_decode(
     bench.progress.end(7)
     assert bench.event() == WriteDone(KEY, 4 * PAGE_BYTES)
     assert bench.event() == WriteDone(KEY, ROW_BYTES)
+
+
+def test_a_long_write_goes_in_slices_and_can_be_called_off_between_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("daemons.prefill.write_lanes.QUANTUM_BYTES", 2 * PAGE_BYTES)
+    gate = threading.Event()
+    bench = Bench(CopyingBackend(gate=gate))
+    lanes = bench.lanes()
+    lanes.learn(D0, bench.buffers(D0, "frozen"))
+    bench.ours.held[:] = bytes(range(256))
+    lanes.write(WriteKV(KEY, D0, (0, 1, 2, 3), (0, 1, 2, 3)))
+    assert bench.backend.begun.wait(20)
+    lanes.call_off(KEY)
+    gate.set()
+    assert bench.event() == WriteSkipped(KEY)
+    assert bench.theirs.held[: 2 * PAGE_BYTES] == bytes(range(128))
+    assert bench.theirs.held[2 * PAGE_BYTES :] == bytes(128)
+
+
+def test_what_went_over_the_wire_is_counted_by_peer() -> None:
+    bench = Bench()
+    lanes = bench.lanes()
+    lanes.learn(D0, bench.buffers(D0))
+    lanes.write(WriteKV(KEY, D0, (0, 1, 3), (0, 1, 2)))
+    bench.event()
+    wire = lanes.tally.wires()["d0"]
+    assert (wire.bytes, wire.copies, wire.unmerged, wire.failed) == (3 * PAGE_BYTES, 2, 3, 0)
+    assert sum(wire.queued.counts) == 1
+    assert sum(wire.writing.counts) == 1
