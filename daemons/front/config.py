@@ -26,8 +26,9 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     bootstrap_port: Port
     rank_argv: tuple[tuple[str, ...], ...]  # starts each rank; "--link ipc://..." is appended
     bootstrap_aliases: frozenset[tuple[str, int]] = frozenset()  # names of the same phone book
+    host_addresses: dict[str, str] = {}  # of the cluster file's hosts, by name
     bind: str = "127.0.0.1"
-    port: Annotated[int, msgspec.Meta(ge=0, lt=65536)] = 0  # 0: any free one
+    port: Annotated[int, msgspec.Meta(ge=0, lt=65536)] = 0  # 0: any free one, then that one
     advertise: str = "127.0.0.1"  # the address that others are told
     timers: Timers = Timers()
     max_body_bytes: Annotated[int, msgspec.Meta(ge=1024)] = 32 << 20  # of one HTTP request

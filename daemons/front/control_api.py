@@ -12,13 +12,14 @@ from typing import NoReturn
 import msgspec
 from aiohttp import web
 
+from daemons.front.config import FrontConfig
 from daemons.front.desk import Desk
 from daemons.front.pulse import Pulse
 from daemons.front.ranks import Silent
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.generate import AskFor, Drain
 from daemons.protocol.ids import ROOM_HEX_DIGITS, ROOM_LIMIT
-from daemons.protocol.topology import State
+from daemons.protocol.topology import Role, State
 from daemons.runtime.http import Refusal, invalid, json_response, metrics_response, read_json
 
 
@@ -110,7 +111,7 @@ class ControlApi:
                 "model_path": str(desk.card.directory),
                 "served_model_name": config.model_name,
                 "disaggregation_mode": config.role.value,
-                "disaggregation_bootstrap_port": config.bootstrap_port,
+                "disaggregation_bootstrap_port": _met_at(config),
                 "tp_size": shape.attn_tp_size if shape else 1,
                 "dp_size": shape.attn_dp_size if shape else 1,
                 "pp_size": shape.pp_size if shape else 1,
@@ -195,6 +196,11 @@ class ControlApi:
     def _broken(self, why: str, cause: Cause = Cause.INTERNAL) -> NoReturn:
         failure = Failure(cause, "front", self._desk.config.instance, why)
         raise Refusal(503, str(failure), failure=failure)
+
+
+def _met_at(config: FrontConfig) -> int:
+    """Return the port by which a router names this prefill; any will do for a decode."""
+    return config.port if config.role is Role.PREFILL else config.bootstrap_port
 
 
 def rooms_meant(given: str) -> list[int]:

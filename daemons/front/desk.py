@@ -12,13 +12,14 @@ from daemons.front.config import FrontConfig
 from daemons.front.events import ClientGone, EventStream
 from daemons.front.grammars import Grammars
 from daemons.front.life import Life
-from daemons.front.lookups import only_prefill
+from daemons.front.meetings import Meetings
 from daemons.front.metrics import Meter
 from daemons.front.model_card import ModelCard
 from daemons.front.output import Order, Piece
 from daemons.front.rooms import Call, OpenRooms
 from daemons.front.validate import Place
 from daemons.protocol.generate import AskFor, RankReady, ToRank
+from daemons.protocol.topology import Role, State
 from daemons.runtime.http import Refusal
 from daemons.runtime.phonebook import PhoneBook
 
@@ -53,22 +54,35 @@ class Desk:
     started_s: float = 0.0  # monotonic clock
     ready: list[RankReady] = field(default_factory=list)
     grammars: Grammars = field(init=False)  # verdicts on those of clients
+    meetings: Meetings = field(init=False)  # for routers that know no names of instances
 
     def __post_init__(self) -> None:
         self.grammars = Grammars(str(self.card.directory), self.card.vocabulary)
+        self.meetings = Meetings(self.book, self.config)
 
     @property
     def limit(self) -> int:
         """Longest prompt + output, in tokens, that model and pools take."""
         return min([self.card.context_tokens, *(rank.max_tokens for rank in self.ready)])
 
+    def admit(self) -> None:
+        """Let a new request in, or refuse it; raises Refusal.
+
+        Of a decode that an operator drains the rank refuses, for it tells prefill not to wait:
+        routers that do not end the other leg would else wait for it.
+        """
+        config, life = self.config, self.life
+        asks_rank = config.role is Role.DECODE and life.state is State.DRAINING
+        if not asks_rank or life.stopping:
+            life.admit()
+
     async def prefill_of(self, place: Place) -> str:
         """Return who serves the prompt; raises Refusal when the client must say."""
-        return place.prefill or await only_prefill(self.book)
+        return place.prefill or await self.meetings.prefill(place.meeting)
 
     def call(self, orders: Sequence[Order], timeout_s: float) -> Call:
         """Return the rooms of one request, to be entered."""
-        self.life.admit()  # reading and tokenizing may have taken a while
+        self.admit()  # reading and tokenizing may have taken a while
         return Call(orders, self.rooms, self.card.tokenizer, timeout_s)
 
 

@@ -59,7 +59,7 @@ class GenerateApi:
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """Answer a request, as a stream when it wants one."""
-        self._desk.life.admit()
+        self._desk.admit()
         body = await read_json(request, GenerateBody)
         pair = await read_json(request, PairBody)
         patience_s = timeout_s(request, self._desk.config)

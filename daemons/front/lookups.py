@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.generate import LookUp, RouteFailed, RouteFound, ToRank
-from daemons.protocol.topology import Role, Shape, State, Topology
-from daemons.runtime.http import Refusal, invalid
+from daemons.protocol.topology import Shape, Topology
 from daemons.runtime.phonebook import PhoneBook, PhoneBookError, Trouble
 
 AT_ONCE = 8
@@ -104,24 +103,3 @@ def places(shape: Shape) -> list[dict[str, int]]:
         for cp in range(shape.attn_cp_size)
         for tp in range(shape.attn_tp_size)
     ]
-
-
-async def only_prefill(book: PhoneBook) -> str:
-    """Return the prefill instance for a client that named none.
-
-    Raises:
-        Refusal: the phone book is silent, knows none, or knows several (they are named).
-    """
-    try:
-        instances = await book.instances()
-    except PhoneBookError as error:
-        raise Refusal.of(Failure(CAUSES[error.trouble], STAGE, "", error.text)) from error
-    names = sorted(
-        one.instance for one in instances if one.role is Role.PREFILL and one.state is State.READY
-    )
-    if not names:
-        detail = "no prefill instance is ready"
-        raise Refusal.of(Failure(Cause.BOOTSTRAP_UNKNOWN, STAGE, "", detail))
-    if len(names) > 1:
-        raise invalid(f"bootstrap_instance is missing, and there are several: {', '.join(names)}")
-    return names[0]

@@ -75,7 +75,7 @@ class OpenAiApi:
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """Go on from one prompt or several."""
-        self._desk.life.admit()
+        self._desk.admit()
         read = await read_openai(request, CompletionBody)
         check_shared(read.shared)
         check_completion(read.own, read.shared)
@@ -110,7 +110,7 @@ class OpenAiApi:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """Answer to messages."""
-        self._desk.life.admit()
+        self._desk.admit()
         read = await read_openai(request, ChatBody)
         check_shared(read.shared)
         check_chat(read.own)

@@ -17,7 +17,7 @@ from daemons.front.sampling import LogprobWishes
 from daemons.protocol.api.openai_bodies import ChatBody, CompletionBody, SharedBody
 from daemons.protocol.api.pair import PairBody
 from daemons.protocol.api.sampling_params import Wishes
-from daemons.runtime.http import invalid, read_body, read_json
+from daemons.runtime.http import invalid, read_json
 
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's
 DEFAULT_CHAT_TOKENS = 1024  # OpenAI's is "as many as fit", which no queue likes
@@ -64,7 +64,7 @@ async def read_openai(request: web.Request, form: type[B]) -> Read[B]:
         Refusal: 400, wrong types, or a field that nobody knows.
     """
     own = await read_json(request, form)
-    fields = msgspec.json.decode(await read_body(request), type=dict[str, msgspec.Raw])
+    fields = await read_json(request, dict[str, msgspec.Raw])
     for name in fields:
         known = name in SHARED_NAMES or name in form.__struct_fields__
         if not known and not name.startswith(OURS):

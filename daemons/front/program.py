@@ -68,6 +68,7 @@ def front_config(flags: Flags, role: Role, face: Face) -> FrontConfig:
         bootstrap_host=book_host,
         bootstrap_port=book_port,
         bootstrap_aliases=phone_book_aliases(cluster),
+        host_addresses={name: host.address for name, host in cluster.hosts.items()},
         rank_argv=(rank,),
         bind=face.bind or address,
         port=face.port,

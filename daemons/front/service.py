@@ -14,6 +14,7 @@ import time
 from contextlib import AsyncExitStack
 
 import aiohttp
+import msgspec
 import structlog
 
 from daemons.front import model_card, tracing
@@ -83,6 +84,7 @@ async def _built(config: FrontConfig, stack: AsyncExitStack) -> Course:
     ranks.listen(lambda outputs: rooms.deliver(outputs.items), look_ups.ask)
     desk = Desk(config, card, Life(config.instance), ranks, book, rooms, meter, time.monotonic())
     stack.push_async_callback(desk.grammars.close)
+    stack.push_async_callback(desk.meetings.close)
     pulse = Pulse(desk)
     door = guard(config.key, config.role, metrics_too=config.guard_metrics)
     app = make_app(body_bytes_limit=config.max_body_bytes, guard=door.middleware)
@@ -95,6 +97,7 @@ async def _built(config: FrontConfig, stack: AsyncExitStack) -> Course:
     chaos.add_to(app, desk)
     site = await run_site(app, config.bind, config.port, stop_s=GOODBYE_S)
     stack.push_async_callback(site.close)
+    desk.config = msgspec.structs.replace(config, port=site.port)
     tell_exposure(config.bind, config.key)
     logger().info("http.listening", url=site.url)
     return Course(desk, ranks, pulse, site)

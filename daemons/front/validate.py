@@ -1,12 +1,13 @@
 """The parts of a body that both APIs share: prompts, rooms, times, names.
 
-A worker serves a room that the balancer drew. It never talks to a host that a client named, so
-the phone book in the body must be the configured one; and each sample of each prompt has a room
-of its own, prompt by prompt. A router that draws one room per prompt, or rooms of more than 53
-bits, gets rooms that both legs derive from its own in the same way. A decode that may prefill by
-itself does so when it is asked to (``"local_prefill": true``; a balancer draws the rooms as ever,
-else the front does), and when nothing of a pair is in the body. The first thing that is wrong is
-told, with its name and what would be right.
+A worker serves a room that the balancer drew. It never talks to a host that a client named: that
+is the phone book's name, or tells which registered prefill is meant (``meetings``); and each
+sample of each prompt has a room of its own, prompt by prompt. A router that draws one room for
+several texts, or rooms of more than 53 bits, gets rooms that both legs derive from its own in the
+same way. A decode that may prefill by itself does so when it is asked to
+(``"local_prefill": true``; a balancer draws the rooms as ever, else the front does), and when
+nothing of a pair is in the body.
+The first thing that is wrong is told, with its name and what would be right.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import msgspec
 from aiohttp import web
 
 from daemons.front.config import FrontConfig
+from daemons.front.meetings import Meeting, is_ours, is_phone_book
 from daemons.protocol.api.pair import PairBody
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.generate import SALT_LIMIT
@@ -45,13 +47,15 @@ T = TypeVar("T")
 class Place(msgspec.Struct, frozen=True):
     """Where one sample is served.
 
-    ``prefill`` is "" when the body does not say by whom, a decode's own name when by itself.
+    ``prefill`` is "" when the body does not say by whom, a decode's own name when by itself; then
+    ``meeting`` may tell it.
     """
 
     key: RoomKey
     prefill: str
     priority: int = 0  # higher ones go first
     cache_salt: str = ""
+    meeting: Meeting | None = None
 
 
 def places(
@@ -75,15 +79,23 @@ def places(
     count = prompts * samples
     if count > config.max_prompt_items:
         raise invalid(f"{count} texts in one request, the limit is {config.max_prompt_items}")
-    _check_phone_book(body, prompts, samples, config)
+    meetings = _meetings(body, prompts, samples, config)
     local = _is_local(body, config)
     rooms = _rooms(body, prompts, samples, local=local)
     attempts = each("bootstrap_attempt", body.bootstrap_attempt or 1, prompts, samples)
     prefills = each("bootstrap_instance", body.bootstrap_instance, prompts, samples)
     salts = each("cache_salt", body.cache_salt, prompts, samples)
     found = [
-        Place(_key(room, attempt), _prefill(name, config, local=local), urgency, _salt(salt))
-        for room, attempt, name, salt in zip(rooms, attempts, prefills, salts, strict=True)
+        Place(
+            _key(room, attempt),
+            _prefill(name, at, config, local=local),
+            urgency,
+            _salt(salt),
+            at if name is None else None,
+        )
+        for room, attempt, name, at, salt in zip(
+            rooms, attempts, prefills, meetings, salts, strict=True
+        )
     ]
     if len({place.key for place in found}) < count:
         raise invalid("bootstrap_room: two texts share a room")
@@ -221,36 +233,48 @@ def _rooms(body: PairBody, prompts: int, samples: int, *, local: bool) -> list[i
             "bootstrap_room is missing: this is one worker of a prefill/decode pair,"
             " send requests to the balancer"
         )
-    if prompts > 1 and not isinstance(given, list):
-        raise invalid(f"bootstrap_room: {prompts} prompts need a list with a room for each")
     drawn = each("bootstrap_room", given, prompts, samples)
-    is_shared = samples > 1 and not (isinstance(given, list) and len(given) == len(drawn))
+    listed = len(given) if isinstance(given, list) else 1
+    sharing = len(drawn) // listed  # texts that one room was drawn for
     return [
-        derived_room(room, n % samples if is_shared else 0)
-        if 0 < room < FOREIGN_ROOM_LIMIT
-        else room
+        derived_room(room, n % sharing) if 0 < room < FOREIGN_ROOM_LIMIT else room
         for n, room in enumerate(drawn)
     ]
 
 
-def _prefill(name: str | None, config: FrontConfig, *, local: bool) -> str:
+def _prefill(name: str | None, at: Meeting | None, config: FrontConfig, *, local: bool) -> str:
+    if at is not None and not is_phone_book(at, config) and name is not None:
+        raise _no_phone_book(at, config)
     if config.role is Role.PREFILL or local:
         if name not in (None, config.instance):
             raise invalid(f"bootstrap_instance: {name!r}; this is {config.instance!r}")
+        if at is not None and not is_phone_book(at, config) and not is_ours(at, config):
+            raise _no_phone_book(at, config)
         return config.instance
     if name is not None and not is_instance_name(name):
         raise invalid(f"bootstrap_instance: {name[:64]!r} is no name of an instance")
     return name or ""
 
 
-def _check_phone_book(body: PairBody, prompts: int, samples: int, config: FrontConfig) -> None:
-    expected = (config.bootstrap_host, config.bootstrap_port)
+def _meetings(
+    body: PairBody, prompts: int, samples: int, config: FrontConfig
+) -> list[Meeting | None]:
+    """Return the place that each sample's legs were told to meet at; None: nothing was said."""
     hosts = each("bootstrap_host", body.bootstrap_host, prompts, samples)
     ports = each("bootstrap_port", body.bootstrap_port, prompts, samples)
-    for host, port in zip(hosts, ports, strict=True):
-        named = (expected[0] if host is None else host, expected[1] if port is None else port)
-        if named != expected and named not in config.bootstrap_aliases:
-            raise invalid(
-                f"bootstrap_host, bootstrap_port: {named[0][:255]}:{named[1]};"
-                f" the phone book here is {expected[0]}:{expected[1]}"
-            )
+    return [
+        None
+        if host is None and port is None
+        else Meeting(
+            config.bootstrap_host if host is None else host,
+            config.bootstrap_port if port is None else port,
+        )
+        for host, port in zip(hosts, ports, strict=True)
+    ]
+
+
+def _no_phone_book(at: Meeting, config: FrontConfig) -> Refusal:
+    here = f"the phone book here is {config.bootstrap_host}:{config.bootstrap_port}"
+    if config.role is Role.PREFILL:
+        here += f", this prefill is {config.advertise}:{config.port}"
+    return invalid(f"bootstrap_host, bootstrap_port: {at}; {here}")

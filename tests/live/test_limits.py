@@ -96,7 +96,8 @@ def test_a_worker_asks_no_phone_book_that_a_client_names(cluster: Cluster, insta
     url = f"{base(cluster, instance)}/generate"
     for place in ({"bootstrap_host": "203.0.113.9"}, {"bootstrap_port": 9}):
         status, answer = post(url, {"input_ids": [5], "bootstrap_room": 1, **place})
-        assert status == 400
+        may_come = instance == "d0" and "bootstrap_port" in place  # a prefill of a host we know
+        assert status == (503 if may_come else 400)
         assert "the phone book here is" in answer["error"]["message"]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from daemons.front.validate import Place
 from daemons.protocol.ids import RoomKey
-from daemons.protocol.topology import State
+from daemons.protocol.topology import Role, State
 from daemons.runtime.http import Refusal
 from tests.support.fake_rank import rank_ready
 from tests.support.front_bench import front_bench, prefill_info
@@ -32,7 +32,7 @@ async def test_a_named_prefill_is_taken_at_its_word(tmp_path: Path) -> None:
 
 
 async def test_an_instance_that_left_meanwhile_opens_no_room(tmp_path: Path) -> None:
-    async with front_bench(tmp_path) as bench:
+    async with front_bench(tmp_path, Role.PREFILL) as bench:
         bench.desk.life.enter(State.DRAINING, "x")
         with pytest.raises(Refusal):
             bench.desk.call([], 1.0)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from daemons.front import rooms as rooms_module
@@ -303,7 +304,7 @@ async def test_an_abort_by_id_is_499_and_reaches_the_rank(bench: Bench) -> None:
         ({"text": "a", "bootstrap_room": None}, "bootstrap_room is missing"),
         ({"text": "a", "bootstrap_room": "7"}, "bootstrap_room"),
         ({"text": "a", "bootstrap_room": 2**63}, "2**63"),
-        ({"text": ["a", "b"]}, "a room for each"),
+        ({"text": ["a", "b", "c"], "bootstrap_room": [7, 8]}, "2 entries for 3 prompts"),
         ({"text": "a", "bootstrap_host": "10.9.9.9"}, "the phone book here is 127.0.0.1:8998"),
     ],
 )
@@ -365,16 +366,30 @@ async def test_too_many_prompts_are_400(tmp_path: Path) -> None:
 async def test_a_decode_asks_the_phone_book_who_serves_a_prompt_without_a_name(
     bench: Bench,
 ) -> None:
-    bench.book.instances = [prefill_info("p7")]
+    bench.book.instances = [prefill_info("p7"), prefill_info("p8")]
+    error = await Asked(bench, text="hi", bootstrap_instance=None).error(400)
+    assert "p7 (127.0.0.1:1), p8 (127.0.0.1:1)" in error["message"]
+    bench.book.instances.pop()
     asked = Asked(bench, text="hi", bootstrap_instance=None)
     submit = await bench.rank.hear(Submit)
     assert submit.prefill == "p7"
     await bench.rank.output(submit, b"a", LENGTH)
     await asked.json()
-    bench.book.instances.append(prefill_info("p8"))
-    assert (
-        "p7, p8" in (await Asked(bench, text="hi", bootstrap_instance=None).error(400))["message"]
-    )
+
+
+async def test_a_router_names_the_place_of_a_prefill_that_the_phone_book_knows(
+    bench: Bench,
+) -> None:
+    here = msgspec.structs.replace(prefill_info("p7"), http_host="10.0.0.7", http_port=30000)
+    bench.book.instances = [here, prefill_info("p8")]
+    at = {"bootstrap_instance": None, "bootstrap_host": "10.0.0.7", "bootstrap_port": 30000}
+    asked = Asked(bench, text="hi", **at)
+    submit = await bench.rank.hear(Submit)
+    assert submit.prefill == "p7"
+    await bench.rank.output(submit, b"a", LENGTH)
+    await asked.json()
+    error = await Asked(bench, text="hi", **{**at, "bootstrap_host": "10.0.0.9"}).error(400)
+    assert "nobody registered at 10.0.0.9:30000" in error["message"]
 
 
 async def test_an_instance_that_is_not_ready_is_503_with_the_reason(tmp_path: Path) -> None:
@@ -384,14 +399,27 @@ async def test_an_instance_that_is_not_ready_is_503_with_the_reason(tmp_path: Pa
         assert "the ranks are loading" in error["message"]
 
 
-async def test_an_instance_that_drains_refuses_new_requests_and_ends_the_open_ones(
+async def test_a_decode_that_drains_lets_its_rank_refuse_which_tells_prefill(
+    bench: Bench,
+) -> None:
+    bench.desk.life.enter(State.DRAINING, "an operator drains it")
+    asked = Asked(bench, text="hi")
+    submit = await bench.rank.hear(Submit)
+    failure = Failure(Cause.INSTANCE_DRAINING, "prealloc", "d0")
+    await bench.rank.output(submit, failure=failure)
+    error = await asked.error(503)
+    assert (error["cause"], error["retry"]) == ("instance.draining", True)
+
+
+async def test_an_instance_that_stops_refuses_new_requests_and_ends_the_open_ones(
     bench: Bench,
 ) -> None:
     open_one = Asked(bench, text="hi")
     submit = await bench.rank.hear(Submit)
-    bench.desk.life.enter(State.DRAINING, "an operator drains it")
+    bench.desk.life.stopping = True
+    bench.desk.life.enter(State.DRAINING, "it was told to stop")
     error = await Asked(bench, text="hi", bootstrap_room=ROOM + 1).error(503)
-    assert (error["cause"], error["retry"]) == ("instance.draining", True)
+    assert (error["cause"], error["retry"]) == ("instance.stopping", True)
     await bench.rank.output(submit, b"a", LENGTH)
     assert (await open_one.json())["text"] == "a"
 

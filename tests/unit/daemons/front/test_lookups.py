@@ -11,14 +11,14 @@ import pytest
 from aiohttp import web
 
 from daemons.front import lookups as lookups_module
-from daemons.front.lookups import LookUps, only_prefill, places
+from daemons.front.lookups import LookUps, places
 from daemons.protocol.causes import Cause
 from daemons.protocol.generate import LookUp, RouteFailed, RouteFound, ToRank
 from daemons.protocol.topology import RankRoute, Shape, State, Topology
-from daemons.runtime.http import Refusal, run_site
+from daemons.runtime.http import run_site
 from daemons.runtime.phonebook import PhoneBook
 from tests.support.fake_rank import FINGERPRINT
-from tests.support.front_bench import FakeBook, phone_book, prefill_info
+from tests.support.front_bench import FakeBook, phone_book
 
 
 class Asking:
@@ -133,32 +133,3 @@ def test_tensor_parallel_ranks_count_fastest() -> None:
         (1, 0),
         (1, 1),
     ]
-
-
-async def test_a_client_that_names_no_prefill_gets_the_only_ready_one() -> None:
-    async with phone_book() as book, asking(book.url) as one:
-        book.instances = [prefill_info("p0"), prefill_info("p1", State.DRAINING)]
-        assert await only_prefill(one.client) == "p0"
-
-
-async def test_without_a_ready_prefill_the_answer_is_503() -> None:
-    async with phone_book() as book, asking(book.url) as one:
-        book.instances = [prefill_info("p1", State.LOST)]
-        with pytest.raises(Refusal) as refusal:
-            await only_prefill(one.client)
-        assert refusal.value.status == 503
-
-
-async def test_of_several_prefills_the_client_must_name_one() -> None:
-    async with phone_book() as book, asking(book.url) as one:
-        book.instances = [prefill_info("p1"), prefill_info("p0")]
-        with pytest.raises(Refusal, match="p0, p1") as refusal:
-            await only_prefill(one.client)
-        assert refusal.value.status == 400
-
-
-async def test_without_a_phone_book_the_answer_is_503() -> None:
-    async with asking("http://127.0.0.1:9") as one:
-        with pytest.raises(Refusal) as refusal:
-            await only_prefill(one.client)
-        assert refusal.value.status == 503

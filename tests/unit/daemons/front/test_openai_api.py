@@ -208,6 +208,14 @@ async def test_a_client_that_hangs_up_cancels_its_room(bench: Bench) -> None:
     assert (await bench.rank.hear(Cancel)).failure.cause is Cause.CLIENT_DISCONNECTED
 
 
+async def test_a_name_of_a_field_that_is_no_text_is_400(bench: Bench) -> None:
+    raw = b'{"messages": [{"role": "user", "content": "hi"}], "\xff": 1}'
+    head = {"Content-Type": "application/json"}
+    async with bench.http.post("/v1/chat/completions", data=raw, headers=head) as answer:
+        assert answer.status == 400
+        assert "UTF-8" in (await answer.json())["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("path", "body", "text"),
     [

@@ -47,6 +47,7 @@ def test_the_front_gets_its_addresses_from_the_file(tmp_path: Path) -> None:
     assert (config.bind, config.advertise) == ("10.0.0.5", "10.0.0.5")
     assert (config.bootstrap_url, config.bootstrap_port) == ("http://10.0.0.5:8123", 8123)
     assert (config.model_dir, config.model_name) == (str(model), "tiny")
+    assert config.host_addresses == {"here": "10.0.0.5"}
     assert (config.config_hash, config.timers.total_s) == (given.file.hash, 5.0)
     own = front_config(given, Role.DECODE, face("0.0.0.0", "10.1.1.1"))
     assert (own.bind, own.advertise) == ("0.0.0.0", "10.1.1.1")

@@ -12,6 +12,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from daemons.front.config import FrontConfig
+from daemons.front.meetings import Meeting
 from daemons.front.validate import (
     CREATED_HEADER,
     ID_HEADER,
@@ -74,6 +75,14 @@ def test_a_room_for_all_samples_is_the_firsts_and_the_others_are_derived() -> No
         assert all(0 < room < ROOM_LIMIT for room in drawn)
 
 
+def test_a_room_for_all_prompts_is_the_firsts_and_the_others_are_derived() -> None:
+    drawn = [place.key.room for place in found(3, bootstrap_room=7)]
+    assert drawn == [7, derived_room(7, 1), derived_room(7, 2)]
+    body = msgspec.convert({"bootstrap_room": 7}, PairBody)
+    drawn = [place.key.room for place in places(body, 2, DECODE, samples=2)]
+    assert drawn == [7, *(derived_room(7, n) for n in (1, 2, 3))]
+
+
 def test_a_room_of_more_bits_than_ours_is_folded_the_same_everywhere() -> None:
     (place,) = found(bootstrap_room=2**62 + 5)
     assert place.key.room == derived_room(2**62 + 5, 0) < ROOM_LIMIT
@@ -101,7 +110,9 @@ def test_the_configured_phone_book_may_be_named_and_no_other() -> None:
     assert found(bootstrap_room=[7], **{name: [value] for name, value in right.items()})
     for wrong in ({"bootstrap_host": "10.0.0.9"}, {"bootstrap_port": 1}):
         with pytest.raises(Refusal, match=r"here is 127\.0\.0\.1:8998"):
-            found(bootstrap_room=7, **{**right, **wrong})
+            found(bootstrap_room=7, bootstrap_instance="p0", **{**right, **wrong})
+        with pytest.raises(Refusal, match=r"here is 127\.0\.0\.1:8998"):
+            found(config=PREFILL, bootstrap_room=7, **{**right, **wrong})
 
 
 def test_another_name_of_the_phone_book_may_be_used_where_it_is_configured() -> None:
@@ -109,7 +120,30 @@ def test_another_name_of_the_phone_book_may_be_used_where_it_is_configured() -> 
     assert found(config=known, bootstrap_room=7, bootstrap_host="n1.example")
     for wrong in ({"bootstrap_host": "n1.example", "bootstrap_port": 1}, {"bootstrap_host": "n2"}):
         with pytest.raises(Refusal, match="the phone book here is"):
-            found(config=known, bootstrap_room=7, **wrong)
+            found(config=known, bootstrap_room=7, bootstrap_instance="p0", **wrong)
+
+
+def test_where_no_instance_is_named_the_place_to_meet_tells_it() -> None:
+    at = {"bootstrap_host": "10.0.0.9", "bootstrap_port": 30000}
+    assert found(bootstrap_room=7, **at) == [
+        Place(RoomKey(7, 1), "", meeting=Meeting("10.0.0.9", 30000))
+    ]
+    (first, second) = found(
+        2, bootstrap_room=[7, 8], bootstrap_host=["10.0.0.9", None], bootstrap_port=[None, None]
+    )
+    assert first.meeting == Meeting("10.0.0.9", 8998)
+    assert second.meeting is None
+
+
+def test_a_prefill_may_be_named_by_its_own_place_and_not_by_anothers() -> None:
+    at_home = msgspec.structs.replace(PREFILL, advertise="10.0.0.9", port=30000)
+    for port in (30000, 8998):
+        named = {"bootstrap_host": "10.0.0.9", "bootstrap_port": port}
+        assert found(config=at_home, bootstrap_room=7, **named)[0].prefill == "p0"
+    for host, port in (("10.0.0.9", 30001), ("10.0.0.8", 30000)):
+        with pytest.raises(Refusal, match=r"this prefill is 10\.0\.0\.9:30000") as refusal:
+            found(config=at_home, bootstrap_room=7, bootstrap_host=host, bootstrap_port=port)
+        assert refusal.value.status == 400
 
 
 @pytest.mark.parametrize(
@@ -120,7 +154,6 @@ def test_another_name_of_the_phone_book_may_be_used_where_it_is_configured() -> 
         (1, {"bootstrap_room": 2**63}, r"2\*\*63"),
         (1, {"bootstrap_room": -1}, "above 0"),
         (1, {"bootstrap_room": [1, 2]}, "2 entries for 1 prompts"),
-        (2, {"bootstrap_room": 7}, "a room for each"),
         (2, {"bootstrap_room": [7, 7]}, "share a room"),
         (1, {"bootstrap_room": 7, "bootstrap_attempt": 1001}, "1 to 1000"),
         (1, {"bootstrap_room": 7, "bootstrap_attempt": -1}, "1 to 1000"),
