@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from daemons.cluster.load import read_settings
 from daemons.decode.commands import ReadRow, VerifySums, ZeroRow
 from daemons.decode.config import DecodeConfig
@@ -89,6 +91,8 @@ def run_rank(flags: Flags) -> int:
     )
     equipment = equip(flags, Role.DECODE, wants)
     buffers = buffers_of(equipment, config)
+    if any(equipment.engine.windows):  # of a cached page these layers may hold nothing
+        config = msgspec.structs.replace(config, prefix_cache=False)
     core = Scheduler(flags.me, config, buffers, equipment.engine.pages)
     shell = Shell(equipment, core)
     return equipment.run(core, shell, Retract)

@@ -122,6 +122,11 @@ class Engine:
         """Tokens per page."""
         return self._pool.page_size
 
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """By layer: the tokens that one sees, itself included; None: all."""
+        return self._model.spec.windows
+
     def kv_regions(self) -> tuple[KvRegion, ...]:
         """Return where the pages lie, by (layer, kind, head) in memory order."""
         return self._pool.regions()

@@ -32,7 +32,18 @@ class Shell:
         in_flight_bytes = core.config.transfer.in_flight_bytes
         self._writes = WriteLanes(
             equipment.backend,
+<<<<<<< HEAD
             Source(regions, engine.pages, equipment.rows, engine.progress, sums, in_flight_bytes),
+=======
+            Source(
+                engine.kv_regions(),
+                engine.pages,
+                equipment.rows,
+                engine.progress,
+                engine.page_size,
+                engine.windows,
+            ),
+>>>>>>> 2feb5df (Of layers with a window only the pages travel that a later token sees)
             equipment.wake.post,
             self._report.wrote,
         )

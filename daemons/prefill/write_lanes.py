@@ -2,19 +2,25 @@
 
 Writes of one room are done one after the other, in order; the row comes last, in a write of its
 own, after its pages have been acknowledged. A write that follows a forward sends groups of layers
-as they are done; between two groups nothing of it is under way.
+as they are done; between two groups nothing of it is under way. Of a layer with a window only the
+pages travel that a token behind the prompt can see.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from daemons.cluster.errors import OperatorError
 from daemons.engine.progress import Progress
+<<<<<<< HEAD
 from daemons.prefill.chunk_sums import ChunkSums
+=======
+from daemons.kv.window import first_needed_page
+>>>>>>> 2feb5df (Of layers with a window only the pages travel that a later token sees)
 from daemons.prefill.commands import WriteKV
 from daemons.prefill.events import WriteDone, WriteFailed, WriteSkipped
 from daemons.prefill.in_flight import InFlight
@@ -25,6 +31,7 @@ from daemons.protocol.ids import PeerId, RoomKey
 from daemons.protocol.metadata import ROW_BYTES, with_sums
 from daemons.runtime.lanes import Post
 from daemons.runtime.row_memory import RowMemory
+<<<<<<< HEAD
 from daemons.transfer.backend import (
     BadCopy,
     Copy,
@@ -35,6 +42,10 @@ from daemons.transfer.backend import (
     table,
 )
 from daemons.transfer.plan import Pairing, cut, pairing
+=======
+from daemons.transfer.backend import BadCopy, Copies, Copy, PeerGone, TransferBackend, WriteCut
+from daemons.transfer.plan import Pairing, joined, pairing
+>>>>>>> 2feb5df (Of layers with a window only the pages travel that a later token sees)
 
 GROUP_BYTES = 256 * 1024  # layers wait for each other until so much of a room is ready
 
@@ -49,8 +60,13 @@ class Source:
     pages: int
     rows: RowMemory
     progress: Progress  # of the forwards that writes follow
+<<<<<<< HEAD
     sums: ChunkSums
     in_flight_bytes: int = 256 << 20  # to all decodes
+=======
+    page_size: int  # tokens per page
+    windows: Sequence[int | None]  # by layer: the tokens that one sees; None: all
+>>>>>>> 2feb5df (Of layers with a window only the pages travel that a later token sees)
 
 
 @dataclass(slots=True)
@@ -172,11 +188,36 @@ class WriteLanes:
                 source_pool_pages=self._source.pages,
                 target_pool_pages=way.buffers.pages,
             )
+<<<<<<< HEAD
         runs = way.pairing.runs(command.source_pages, command.target_pages)
         return cut(way.pairing.copies(runs, layers), QUANTUM_BYTES)
 
     def _timed(self, task: Task, way: _Way, some: CopyTable) -> None:
         sent_bytes, peer = some.total_bytes, way.buffers.session
+=======
+        tables = []
+        for window, some in self._by_window(layers):
+            unseen = self._unseen(command, window)
+            if unseen < len(command.source_pages):
+                source, target = command.source_pages[unseen:], command.target_pages[unseen:]
+                tables.append(way.pairing.copies(way.pairing.runs(source, target), some))
+        if len(pages := joined(tables)):
+            self._timed(task, way, pages, pages.total_bytes)
+
+    def _by_window(self, layers: range) -> Iterator[tuple[int | None, range]]:
+        """Take layers apart into neighbours with the same window."""
+        windows = self._source.windows
+        for window, some in groupby(layers, key=lambda layer: windows[layer]):
+            numbers = list(some)
+            yield window, range(numbers[0], numbers[-1] + 1)
+
+    def _unseen(self, command: WriteKV, window: int | None) -> int:
+        """Return how many of a write's first pages no token behind the prompt sees."""
+        first = first_needed_page(command.prompt_tokens, window, self._source.page_size)
+        return max(0, first - command.first_page)
+
+    def _timed(self, task: Task, way: _Way, some: Copies, sent_bytes: int) -> None:
+>>>>>>> 2feb5df (Of layers with a window only the pages travel that a later token sees)
         began_s = time.monotonic()
         self._in_flight.begin(sent_bytes)
         try:

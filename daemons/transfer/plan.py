@@ -124,6 +124,18 @@ def copies(
     return list(paired.copies(paired.runs(source_pages, target_pages)))
 
 
+def joined(tables: Sequence[CopyTable]) -> CopyTable:
+    """Return all copies of some tables in one."""
+    if len(tables) == 1:
+        return tables[0]
+    nothing = np.empty(0, dtype=np.int64)
+    return CopyTable(
+        np.concatenate([nothing, *(table.source for table in tables)]),
+        np.concatenate([nothing, *(table.target for table in tables)]),
+        np.concatenate([nothing, *(table.bytes for table in tables)]),
+    )
+
+
 def cut(copies: CopyTable, most_bytes: int) -> list[CopyTable]:
     """Return the copies in slices of at most so many bytes, longer copies taken apart.
 

@@ -207,6 +207,20 @@ MUTANTS = (
         SEEDS,
     ),
     Mutant(
+        "the first token of a window does not travel",
+        "daemons/kv/window.py",
+        "tokens - window + 1)",
+        "tokens - window + 2)",
+        SEEDS,
+    ),
+    Mutant(
+        "a later write forgets where in the prompt it begins",
+        "daemons/prefill/inflight_queue.py",
+        "        begin,\n        len(request.prompt),",
+        "        0,\n        len(request.prompt),",
+        SEEDS,
+    ),
+    Mutant(
         "a chunk that was not sent is taken for sent",
         PREFILL,
         "if request.is_skipped:",

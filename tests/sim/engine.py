@@ -236,7 +236,9 @@ class Engine:
         )
         if tokens != right or not tokens or item.samples is not (end >= prompt):
             raise Violation(f"{process.me} runs wrong tokens for {key}: {item}")
-        if not process.memory.holds(self.contents[key], item.pages, item.start):
+        if not process.memory.holds(
+            self.contents[key], item.pages, item.start, process.world.plan.window
+        ):
             raise Violation(f"{process.me} reads KV that is not {key}'s text: {item}")
 
     def _check_pages(self, item: Item) -> None:

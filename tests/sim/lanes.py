@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from daemons.kv.window import first_needed_page
 from daemons.prefill.commands import WriteKV
 from daemons.prefill.events import WriteDone, WriteFailed, WriteSkipped
 from daemons.protocol.ids import PeerId, RoomKey
@@ -135,9 +136,17 @@ class Lanes:
             failed = WriteFailed(command.key, False, "no connection")
             world.after(world.plan.write_timeout_s, self._over, peer, failed)
             return
-        write = Write(command, target)
+        write = Write(command, target, self._unseen(command))
         self.active[peer] = write
         world.after(delay_s, self._advance, write)
+
+    def _unseen(self, command: WriteKV) -> int:
+        """Return how many pages of a write stay, since no token behind the prompt sees them."""
+        plan = self.process.world.plan
+        first = first_needed_page(command.prompt_tokens, plan.window, plan.page_size)
+        unseen = min(max(0, first - command.first_page), len(command.target_pages))
+        self.process.world.seen["pages that no window sees"] += unseen
+        return unseen
 
     def _advance(self, write: Write) -> None:
         """Send the next piece, or stall, or end."""

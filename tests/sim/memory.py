@@ -52,12 +52,13 @@ class Memory:
             page, offset = divmod(position, self.page_size)
             self.kv[pages[page] * self.page_size + offset] = content[position]
 
-    def holds(self, content: list[int], pages: tuple[int, ...], count: int) -> bool:
-        """Say whether the first ``count`` positions of a page table hold a text's marks."""
-        size = self.page_size
-        for index in range(-(-count // size)):
-            begin, end = index * size, min(count, (index + 1) * size)
-            at = pages[index] * size
-            if self.kv[at : at + end - begin] != content[begin:end]:
-                return False
-        return True
+    def holds(
+        self, content: list[int], pages: tuple[int, ...], count: int, window: int | None
+    ) -> bool:
+        """Say whether what the token at ``count`` sees through a page table are a text's marks."""
+        low = 0 if window is None else max(0, count - window + 1)
+        return all(
+            self.kv[pages[at // self.page_size] * self.page_size + at % self.page_size]
+            == content[at]
+            for at in range(low, count)
+        )

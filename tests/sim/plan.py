@@ -92,6 +92,7 @@ class Plan:
     local: float  # rooms whose decode computes the prompt
     steps_ahead: int
     grain: Literal["layer", "chunk"]  # of writes
+    window: int | None  # tokens that one sees in the only layer
 
     @property
     def gone_s(self) -> float:
@@ -187,6 +188,7 @@ def draw(seed: int) -> Plan:
         local=rng.choice((0.0, 0.0, 0.2, 0.5, 1.0)),
         steps_ahead=rng.choice((0, 1, 1)),
         grain=rng.choice(("layer", "layer", "chunk")),
+        window=rng.choice((None, None, None, 1, 3, 9)),
     )
     if not plan.long_texts:
         return plan

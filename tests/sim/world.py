@@ -161,7 +161,7 @@ class World:
             timers=plan.timers,
             max_rooms=plan.max_rooms,
             retract_tokens=plan.host_pages * plan.page_size,
-            prefix_cache=plan.prefix_cache,
+            prefix_cache=plan.prefix_cache and plan.window is None,
         )
         return DecodeCore(me, decode, self._buffers(me, address), plan.decode_pages), memory
 

@@ -24,7 +24,9 @@ KEY = RoomKey(9, 1)
 
 
 def shell() -> Shell:
-    engine = SimpleNamespace(kv_regions=tuple, pages=4, progress=Progress(1))
+    engine = SimpleNamespace(
+        kv_regions=tuple, pages=4, progress=Progress(1), page_size=16, windows=(None,)
+    )
     equipment = SimpleNamespace(
         me=ME,
         engine=engine,

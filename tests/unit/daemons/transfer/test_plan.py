@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from daemons.protocol.handshake import KvRegion
 from daemons.transfer.backend import BadCopy, Copy, table
-from daemons.transfer.plan import copies, cut, pairing
+from daemons.transfer.plan import copies, cut, joined, pairing
 
 PAGE_BYTES = 16
 POOL = 12
@@ -164,3 +164,10 @@ def test_slices_move_the_same_bytes_within_the_limit(lengths: list[int], most: i
     assert all(0 < part.total_bytes <= most for part in slices)
     assert moved([copy for part in slices for copy in part]) == moved(list(whole))
     assert all(2 * part.total_bytes > most for part in slices[:-1])
+
+
+def test_joined_tables_have_the_copies_of_all_in_order() -> None:
+    one, two = table([Copy(1, 2, 3)]), table([Copy(4, 5, 6), Copy(7, 8, 9)])
+    assert list(joined([one, two])) == [Copy(1, 2, 3), Copy(4, 5, 6), Copy(7, 8, 9)]
+    assert joined([one]) is one
+    assert len(joined([])) == 0
