@@ -41,6 +41,7 @@ class VerifySums:
     key: RoomKey
     pages: tuple[int, ...]  # that were asked for, in prompt order
     sums: tuple[ChunkSum, ...]
+    tokens: int  # of the prompt
 
 
 Command = (

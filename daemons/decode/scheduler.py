@@ -341,8 +341,8 @@ class Scheduler:
             return
         if event.row.sums:
             request.landed, request.status = event.row, Status.SUCCESS  # the row is written last
-            pages = request.lease.others(request.pages)
-            self.out.do(VerifySums(request.key, tuple(pages), event.row.sums))
+            pages, tokens = request.lease.others(request.pages), request.prompt_tokens
+            self.out.do(VerifySums(request.key, tuple(pages), event.row.sums, tokens))
             return
         del self.transfer.rooms[request.key]
         self._commit(request, event.row)

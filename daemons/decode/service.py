@@ -27,11 +27,11 @@ class Shell:
     """Carries out what only decode does."""
 
     def __init__(self, equipment: Equipment, core: Scheduler) -> None:
-        self._rows = equipment.rows
+        engine, self._rows = equipment.engine, equipment.rows
         self._report = Report(equipment, core)
         self._forward = ForwardLane(equipment.steps, equipment.wake)
         self._verify = Lane("verify", equipment.wake.post)
-        self._pages = PageSums(equipment.engine.kv_regions(), equipment.engine.pages)
+        self._pages = PageSums(engine.kv_regions(), engine.pages, engine.windows)
 
     def execute(self, command: object) -> object | None:
         """Carry out a command; a look at a row is answered at once."""
@@ -46,7 +46,8 @@ class Shell:
                 self._verify.submit(
                     Job(
                         lambda: SumsVerified(
-                            command.key, self._pages.difference(command.pages, command.sums)
+                            command.key,
+                            self._pages.difference(command.pages, command.sums, command.tokens),
                         ),
                         lambda why: SumsVerified(command.key, why),
                     )
@@ -91,7 +92,7 @@ def run_rank(flags: Flags) -> int:
     )
     equipment = equip(flags, Role.DECODE, wants)
     buffers = buffers_of(equipment, config)
-    if any(equipment.engine.windows):  # of a cached page these layers may hold nothing
+    if equipment.engine.windows:  # of a cached page these layers may hold nothing
         config = msgspec.structs.replace(config, prefix_cache=False)
     core = Scheduler(flags.me, config, buffers, equipment.engine.pages)
     shell = Shell(equipment, core)

@@ -35,6 +35,7 @@ from daemons.engine.room import RoomState, begin_room, judged_positions, resolve
 from daemons.engine.sampler import NOT_FINITE, Choice, choose
 from daemons.engine.step import Item, Result, Sequence
 from daemons.engine.weights import read_json
+from daemons.kv.window import Windows
 from daemons.protocol.generate import Sampling, TokenOut
 from daemons.protocol.handshake import KvRegion
 from daemons.protocol.ids import RoomKey
@@ -123,9 +124,9 @@ class Engine:
         return self._pool.page_size
 
     @property
-    def windows(self) -> tuple[int | None, ...]:
-        """By layer: the tokens that one sees, itself included; None: all."""
-        return self._model.spec.windows
+    def windows(self) -> Windows:
+        """What the layers see."""
+        return Windows(self.page_size, self._model.spec.windows)
 
     def kv_regions(self) -> tuple[KvRegion, ...]:
         """Return where the pages lie, by (layer, kind, head) in memory order."""

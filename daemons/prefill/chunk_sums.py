@@ -30,6 +30,7 @@ class Kept:
     sums: list[ChunkSum] = field(default_factory=list)
     rest: list[int] = field(default_factory=list)  # pages of those that found no place
     rest_first: int = 0
+    tokens: int = 0  # of the prompt
 
 
 class ChunkSums:
@@ -50,18 +51,24 @@ class ChunkSums:
         """A decode is gone."""
         self._alike.discard(peer)
 
-    def sent(self, peer: PeerId, key: RoomKey, first: int, pages: Sequence[int]) -> None:
-        """Sum a chunk, if it is one of those; it begins at the ``first`` page of the room's."""
+    def sent(
+        self, peer: PeerId, key: RoomKey, first: int, pages: Sequence[int], tokens: int = 0
+    ) -> None:
+        """Sum a chunk, if it is one of those; it begins at the ``first`` page of the room's.
+
+        ``tokens`` has the prompt; what of a layer no token behind it sees has not been sent.
+        """
         if not pages or peer not in self._alike or not self._is_chosen(key, first):
             return
         kept = self._rooms.setdefault(key, Kept())
         while len(self._rooms) > ROOMS_LIMIT:
             self._rooms.popitem(last=False)
         if len(kept.sums) < SUMS_LIMIT - 1:
-            kept.sums.append(ChunkSum(first, len(pages), self._pages.of(pages)))
+            kept.sums.append(self._sum(first, pages, tokens))
             return
         if self._mode == "sampled":
             return
+        kept.tokens = tokens
         kept.rest_first = kept.rest_first if kept.rest else first
         kept.rest += pages  # without gaps, since every chunk is chosen
 
@@ -69,8 +76,11 @@ class ChunkSums:
         """Return the sums of a room and forget them."""
         kept = self._rooms.pop(key, Kept())
         if kept.rest:
-            kept.sums.append(ChunkSum(kept.rest_first, len(kept.rest), self._pages.of(kept.rest)))
+            kept.sums.append(self._sum(kept.rest_first, kept.rest, kept.tokens))
         return kept.sums
+
+    def _sum(self, first: int, pages: Sequence[int], tokens: int) -> ChunkSum:
+        return ChunkSum(first, len(pages), self._pages.of(pages, first, tokens))
 
     def _is_chosen(self, key: RoomKey, first: int) -> bool:
         if self._mode != "sampled":

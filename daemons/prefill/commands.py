@@ -42,13 +42,9 @@ class WriteKV:
     row: bytes | None = None  # the last write has it
     source_row: int = 0
     target_row: int = 0
-<<<<<<< HEAD
     first: int = 0  # place of the first page among those that decode asked for
     by_s: float = inf  # when the client stops waiting; of several rooms the earliest goes first
-=======
-    first_page: int = 0  # of the prompt, that these begin with
     prompt_tokens: int = 0  # layers with a window send only what is seen from behind so many
->>>>>>> 2feb5df (Of layers with a window only the pages travel that a later token sees)
     step: int = 0  # the forward that computes the pages; 0: they are computed
 
 

@@ -53,13 +53,8 @@ def next_write(request: Request, page_size: int, step: int = 0) -> WriteKV | Non
         pack(row) if row else None,
         request.row,
         destination.row,
-<<<<<<< HEAD
         first=begin - prefix,
+        prompt_tokens=len(request.prompt),
         by_s=request.expires_s,
         step=step,
-=======
-        begin,
-        len(request.prompt),
-        step,
->>>>>>> 2feb5df (Of layers with a window only the pages travel that a later token sees)
     )

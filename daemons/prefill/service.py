@@ -28,22 +28,21 @@ class Shell:
         self._report = Report(equipment, core)
         self._forward = ForwardLane(equipment.steps, equipment.wake, engine.progress)
         regions = engine.kv_regions()
-        sums = ChunkSums(PageSums(regions, engine.pages), core.config.transfer.checksum)
+        sums = ChunkSums(
+            PageSums(regions, engine.pages, engine.windows), core.config.transfer.checksum
+        )
         in_flight_bytes = core.config.transfer.in_flight_bytes
         self._writes = WriteLanes(
             equipment.backend,
-<<<<<<< HEAD
-            Source(regions, engine.pages, equipment.rows, engine.progress, sums, in_flight_bytes),
-=======
             Source(
-                engine.kv_regions(),
+                regions,
                 engine.pages,
                 equipment.rows,
                 engine.progress,
-                engine.page_size,
+                sums,
+                in_flight_bytes,
                 engine.windows,
             ),
->>>>>>> 2feb5df (Of layers with a window only the pages travel that a later token sees)
             equipment.wake.post,
             self._report.wrote,
         )

@@ -10,17 +10,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from daemons.cluster.errors import OperatorError
 from daemons.engine.progress import Progress
-<<<<<<< HEAD
+from daemons.kv.window import ALL_SEEN, Windows
 from daemons.prefill.chunk_sums import ChunkSums
-=======
-from daemons.kv.window import first_needed_page
->>>>>>> 2feb5df (Of layers with a window only the pages travel that a later token sees)
 from daemons.prefill.commands import WriteKV
 from daemons.prefill.events import WriteDone, WriteFailed, WriteSkipped
 from daemons.prefill.in_flight import InFlight
@@ -31,7 +27,6 @@ from daemons.protocol.ids import PeerId, RoomKey
 from daemons.protocol.metadata import ROW_BYTES, with_sums
 from daemons.runtime.lanes import Post
 from daemons.runtime.row_memory import RowMemory
-<<<<<<< HEAD
 from daemons.transfer.backend import (
     BadCopy,
     Copy,
@@ -41,11 +36,7 @@ from daemons.transfer.backend import (
     WriteCut,
     table,
 )
-from daemons.transfer.plan import Pairing, cut, pairing
-=======
-from daemons.transfer.backend import BadCopy, Copies, Copy, PeerGone, TransferBackend, WriteCut
-from daemons.transfer.plan import Pairing, joined, pairing
->>>>>>> 2feb5df (Of layers with a window only the pages travel that a later token sees)
+from daemons.transfer.plan import Pairing, cut, joined, pairing
 
 GROUP_BYTES = 256 * 1024  # layers wait for each other until so much of a room is ready
 
@@ -60,13 +51,9 @@ class Source:
     pages: int
     rows: RowMemory
     progress: Progress  # of the forwards that writes follow
-<<<<<<< HEAD
     sums: ChunkSums
     in_flight_bytes: int = 256 << 20  # to all decodes
-=======
-    page_size: int  # tokens per page
-    windows: Sequence[int | None]  # by layer: the tokens that one sees; None: all
->>>>>>> 2feb5df (Of layers with a window only the pages travel that a later token sees)
+    windows: Windows = ALL_SEEN
 
 
 @dataclass(slots=True)
@@ -149,7 +136,9 @@ class WriteLanes:
             self._write_slice(task, way, layers)
             if task.slices or task.layers < progress.layers:
                 return None
-            self._source.sums.sent(command.peer, key, command.first, command.source_pages)
+            self._source.sums.sent(
+                command.peer, key, command.first, command.source_pages, command.prompt_tokens
+            )
             if command.row is not None:
                 self._timed(task, way, table([self._row(command, way.buffers)]))
         except (PeerGone, BadCopy, OperatorError, WriteCut) as error:
@@ -188,36 +177,15 @@ class WriteLanes:
                 source_pool_pages=self._source.pages,
                 target_pool_pages=way.buffers.pages,
             )
-<<<<<<< HEAD
-        runs = way.pairing.runs(command.source_pages, command.target_pages)
-        return cut(way.pairing.copies(runs, layers), QUANTUM_BYTES)
+        tables, first = [], command.first
+        for some in self._source.windows.alike(layers):
+            unseen = self._source.windows.unseen(some.start, first, command.prompt_tokens)
+            source, target = command.source_pages[unseen:], command.target_pages[unseen:]
+            tables.append(way.pairing.copies(way.pairing.runs(source, target), some))
+        return cut(joined(tables), QUANTUM_BYTES)
 
     def _timed(self, task: Task, way: _Way, some: CopyTable) -> None:
         sent_bytes, peer = some.total_bytes, way.buffers.session
-=======
-        tables = []
-        for window, some in self._by_window(layers):
-            unseen = self._unseen(command, window)
-            if unseen < len(command.source_pages):
-                source, target = command.source_pages[unseen:], command.target_pages[unseen:]
-                tables.append(way.pairing.copies(way.pairing.runs(source, target), some))
-        if len(pages := joined(tables)):
-            self._timed(task, way, pages, pages.total_bytes)
-
-    def _by_window(self, layers: range) -> Iterator[tuple[int | None, range]]:
-        """Take layers apart into neighbours with the same window."""
-        windows = self._source.windows
-        for window, some in groupby(layers, key=lambda layer: windows[layer]):
-            numbers = list(some)
-            yield window, range(numbers[0], numbers[-1] + 1)
-
-    def _unseen(self, command: WriteKV, window: int | None) -> int:
-        """Return how many of a write's first pages no token behind the prompt sees."""
-        first = first_needed_page(command.prompt_tokens, window, self._source.page_size)
-        return max(0, first - command.first_page)
-
-    def _timed(self, task: Task, way: _Way, some: Copies, sent_bytes: int) -> None:
->>>>>>> 2feb5df (Of layers with a window only the pages travel that a later token sees)
         began_s = time.monotonic()
         self._in_flight.begin(sent_bytes)
         try:

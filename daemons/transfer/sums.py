@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import xxhash
 
+from daemons.kv.window import ALL_SEEN, Windows
 from daemons.protocol.handshake import KvRegion
 from daemons.protocol.metadata import ChunkSum
 from daemons.transfer import other_memory
@@ -21,34 +22,44 @@ from daemons.transfer import other_memory
 class PageSums:
     """Sums over the pages of a pool."""
 
-    def __init__(self, regions: Sequence[KvRegion], pages: int) -> None:
+    def __init__(
+        self, regions: Sequence[KvRegion], pages: int, windows: Windows = ALL_SEEN
+    ) -> None:
         """``pages`` is the size of the pool; the memory must outlive this."""
         ordered = sorted(regions, key=lambda region: (region.layer, region.kind, region.head))
         self.places = frozenset((r.layer, r.kind, r.head) for r in regions)
         self.can_be_had = all(_is_host_memory(region.address) for region in ordered[:1])
+        self._windows = windows
         self._views = [
-            (_view(region.address, region.page_bytes * pages), region.page_bytes)
+            (_view(region.address, region.page_bytes * pages), region)
             for region in ordered
             if self.can_be_had
         ]
 
-    def of(self, pages: Sequence[int]) -> int:
-        """Return the sum of some pages, in the order in which they are given."""
-        runs = _runs(pages)
+    def of(self, pages: Sequence[int], first: int = 0, tokens: int = 0) -> int:
+        """Return the sum of some pages, in the order in which they are given.
+
+        They begin with page ``first`` of a prompt of ``tokens``: what no token behind it sees does
+        not travel, and is left out.
+        """
         found = xxhash.xxh3_64()
-        for view, page_bytes in self._views:
-            for first, end in runs:
-                found.update(view[first * page_bytes : end * page_bytes])
+        runs_behind: dict[int, list[tuple[int, int]]] = {}
+        for view, region in self._views:
+            unseen = self._windows.unseen(region.layer, first, tokens)
+            if unseen not in runs_behind:
+                runs_behind[unseen] = _runs(pages[unseen:])
+            for begin, end in runs_behind[unseen]:
+                found.update(view[begin * region.page_bytes : end * region.page_bytes])
         return found.intdigest()
 
-    def difference(self, pages: Sequence[int], sums: Sequence[ChunkSum]) -> str:
+    def difference(self, pages: Sequence[int], sums: Sequence[ChunkSum], tokens: int = 0) -> str:
         """Return where ``pages`` are not what was summed, with both sums; "" when they are."""
         if not self.can_be_had:
             return "prefill sums its pages, and the memory here is not the host's"
         for first, count, theirs in sums:
             if first + count > len(pages):
                 return f"pages {first} to {first + count - 1} were summed, {len(pages)} are here"
-            ours = self.of(pages[first : first + count])
+            ours = self.of(pages[first : first + count], first, tokens)
             if ours != theirs:
                 span = f"pages {first} to {first + count - 1} of {len(pages)}"
                 return f"{span}: prefill's sum {theirs:016x}, ours {ours:016x}"

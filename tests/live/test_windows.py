@@ -36,7 +36,7 @@ def bytes_of(kind: str, tokens: int) -> int:
     engine = Engine.load(EngineConfig(**ENGINE), checkpoint(kind))  # type: ignore[arg-type]
     page_bytes = 2 * engine.fingerprint.kv_heads * PAGE * engine.fingerprint.head_dim * 4
     pages = 0
-    for window in engine.windows:
+    for window in engine.windows.by_layer:
         first_seen = 0 if window is None else max(0, tokens - window + 1)
         pages += pages_for(tokens, PAGE) - first_seen // PAGE
     return pages * page_bytes + ROW_BYTES

@@ -216,8 +216,8 @@ MUTANTS = (
     Mutant(
         "a later write forgets where in the prompt it begins",
         "daemons/prefill/inflight_queue.py",
-        "        begin,\n        len(request.prompt),",
-        "        0,\n        len(request.prompt),",
+        "first=begin - prefix",
+        "first=0",
         SEEDS,
     ),
     Mutant(

@@ -144,7 +144,7 @@ class Lanes:
         """Return how many pages of a write stay, since no token behind the prompt sees them."""
         plan = self.process.world.plan
         first = first_needed_page(command.prompt_tokens, plan.window, plan.page_size)
-        unseen = min(max(0, first - command.first_page), len(command.target_pages))
+        unseen = min(max(0, first - command.first), len(command.target_pages))
         self.process.world.seen["pages that no window sees"] += unseen
         return unseen
 

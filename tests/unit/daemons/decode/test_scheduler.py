@@ -381,7 +381,7 @@ def landed_with_sums() -> Scheduler:
     core.handle(came(SUCCESS), 1.0)
     row = Row(key(), TokenOut(5), 0, SUMS)
     commands = core.handle(RowRead(key(), RowState.RIGHT, row), 1.0)
-    assert of(commands, VerifySums) == [VerifySums(key(), (0, 1), SUMS)]
+    assert of(commands, VerifySums) == [VerifySums(key(), (0, 1), SUMS, 6)]
     assert told(commands) == []
     return core
 

@@ -12,6 +12,7 @@ from daemons.decode.config import DecodeConfig
 from daemons.decode.events import RowRead, SumsVerified
 from daemons.decode.scheduler import Scheduler
 from daemons.decode.service import Shell, buffers_of
+from daemons.kv.window import ALL_SEEN
 from daemons.protocol.codec import decode, encode
 from daemons.protocol.generate import TokenOut
 from daemons.protocol.handshake import KvRegion
@@ -30,7 +31,10 @@ REGION = KvRegion(4096, 64, 0, 0, 0)
 
 def equipment() -> Equipment:
     engine = SimpleNamespace(
-        kv_regions=lambda: (REGION,), pages=4, fingerprint=Fingerprint("m", "fp32", 16, 1, 1, 1)
+        windows=ALL_SEEN,
+        kv_regions=lambda: (REGION,),
+        pages=4,
+        fingerprint=Fingerprint("m", "fp32", 16, 1, 1, 1),
     )
     made = SimpleNamespace(
         me=ME,
@@ -72,7 +76,7 @@ def test_pages_that_have_landed_are_compared_in_a_lane() -> None:
     right = ChunkSum(0, 2, PageSums([region], 4).of((3, 1)))
     said = []
     for one in (right, right._replace(sum=7)):
-        assert made.execute(VerifySums(KEY, (3, 1), (one,))) is None
+        assert made.execute(VerifySums(KEY, (3, 1), (one,), 0)) is None
         said.append(arrived(has.wake))
     assert said[0] == SumsVerified(KEY)
     assert isinstance(said[1], SumsVerified)

@@ -6,6 +6,7 @@ from typing import cast
 import pytest
 
 from daemons.engine.progress import Progress
+from daemons.kv.window import ALL_SEEN
 from daemons.prefill.commands import WriteKV
 from daemons.prefill.config import PrefillConfig
 from daemons.prefill.decodes import Decodes
@@ -25,7 +26,7 @@ KEY = RoomKey(9, 1)
 
 def shell() -> Shell:
     engine = SimpleNamespace(
-        kv_regions=tuple, pages=4, progress=Progress(1), page_size=16, windows=(None,)
+        kv_regions=tuple, pages=4, progress=Progress(1), page_size=16, windows=ALL_SEEN
     )
     equipment = SimpleNamespace(
         me=ME,

@@ -14,6 +14,7 @@ import pytest
 
 from daemons.cluster.errors import OperatorError
 from daemons.engine.progress import Progress
+from daemons.kv.window import Windows
 from daemons.prefill.chunk_sums import ChunkSums
 from daemons.prefill.commands import WriteKV
 from daemons.prefill.events import WriteDone, WriteFailed, WriteSkipped
@@ -93,12 +94,8 @@ class Bench:
     checksum: Literal["off", "all"] = "off"
 
     def lanes(self) -> WriteLanes:
-<<<<<<< HEAD
         sums = ChunkSums(PageSums([self.ours.region], PAGES), self.checksum)
         source = Source([self.ours.region], PAGES, self.rows, self.progress, sums)
-=======
-        source = Source([self.ours.region], PAGES, self.rows, self.progress, 16, [None])
->>>>>>> 2feb5df (Of layers with a window only the pages travel that a later token sees)
         return WriteLanes(
             self.backend, source, self.events.put, lambda sent, _: self.wrote.append(sent)
         )
@@ -250,11 +247,7 @@ class Layers:
     def lanes(self, monkeypatch: pytest.MonkeyPatch) -> WriteLanes:
         monkeypatch.setattr("daemons.prefill.write_lanes.GROUP_BYTES", 1)
         bench = self.bench
-<<<<<<< HEAD
         source = Source(bench.ours.layered, 2, bench.rows, bench.progress, unsummed())
-=======
-        source = Source(bench.ours.layered, 2, bench.rows, bench.progress, 16, [None] * 2)
->>>>>>> 2feb5df (Of layers with a window only the pages travel that a later token sees)
         lanes = WriteLanes(bench.backend, source, bench.events.put, lambda sent, _: None)
         for peer in (D0, D1):
             buffers = msgspec.structs.replace(
@@ -320,11 +313,7 @@ def test_layers_that_are_done_together_are_one_write(monkeypatch: pytest.MonkeyP
 
 def test_small_layers_wait_for_each_other() -> None:
     bench = Bench(progress=Progress(2))
-<<<<<<< HEAD
     source = Source(bench.ours.layered, 2, bench.rows, bench.progress, unsummed())
-=======
-    source = Source(bench.ours.layered, 2, bench.rows, bench.progress, 16, [None] * 2)
->>>>>>> 2feb5df (Of layers with a window only the pages travel that a later token sees)
     lanes = WriteLanes(bench.backend, source, bench.events.put, lambda sent, _: None)
     task = Task(FOLLOWS)
     assert 2 * PAGE_BYTES < GROUP_BYTES
@@ -378,7 +367,6 @@ def test_a_room_whose_forward_goes_on_delays_no_other_room_of_the_same_decode(
     assert bench.event() == WriteDone(KEY, ROW_BYTES)
 
 
-<<<<<<< HEAD
 def test_a_long_write_goes_in_slices_and_can_be_called_off_between_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -407,10 +395,18 @@ def test_what_went_over_the_wire_is_counted_by_peer() -> None:
     assert (wire.bytes, wire.copies, wire.unmerged, wire.failed) == (3 * PAGE_BYTES, 2, 3, 0)
     assert sum(wire.queued.counts) == 1
     assert sum(wire.writing.counts) == 1
-=======
+
+
 def test_of_a_layer_with_a_window_only_what_is_seen_later_is_sent() -> None:
     bench = Bench(progress=Progress(2))
-    source = Source(bench.ours.layered, 2, bench.rows, bench.progress, 16, [None, 10])
+    source = Source(
+        bench.ours.layered,
+        2,
+        bench.rows,
+        bench.progress,
+        unsummed(),
+        windows=Windows(16, (None, 10)),
+    )
     lanes = WriteLanes(bench.backend, source, bench.events.put, lambda sent, _: None)
     regions = tuple(bench.theirs.layered)
     lanes.learn(D0, msgspec.structs.replace(bench.buffers(D0), pages=2, regions=regions))
@@ -424,10 +420,16 @@ def test_of_a_layer_with_a_window_only_what_is_seen_later_is_sent() -> None:
 
 def test_pages_that_no_layer_needs_are_not_sent_at_all() -> None:
     bench = Bench(progress=Progress(1))
-    source = Source([bench.ours.region], PAGES, bench.rows, bench.progress, 16, [10])
+    source = Source(
+        [bench.ours.region],
+        PAGES,
+        bench.rows,
+        bench.progress,
+        unsummed(),
+        windows=Windows(16, (10,)),
+    )
     lanes = WriteLanes(bench.backend, source, bench.events.put, lambda sent, _: None)
     lanes.learn(D0, bench.buffers(D0))
-    lanes.write(WriteKV(KEY, D0, (0, 1), (0, 1), first_page=1, prompt_tokens=64))
+    lanes.write(WriteKV(KEY, D0, (0, 1), (0, 1), first=1, prompt_tokens=64))
     assert bench.event() == WriteDone(KEY, 0)
     assert bench.backend.writes == []
->>>>>>> 2feb5df (Of layers with a window only the pages travel that a later token sees)

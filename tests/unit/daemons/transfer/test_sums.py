@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from daemons.kv.window import Windows
 from daemons.protocol.handshake import KvRegion
 from daemons.protocol.metadata import ChunkSum
 from daemons.transfer.sums import PageSums
@@ -75,3 +76,15 @@ def test_runs_are_only_a_faster_way(pages: tuple[int, ...]) -> None:
     copied = Pool(6)
     copied.bytes[:, :, : len(pages)] = pool.bytes[:, :, list(pages)]
     assert pool.sums.of(pages) == copied.sums.of(range(len(pages)))
+
+
+def test_what_no_later_token_sees_is_left_out() -> None:
+    pool = Pool(8)
+    windowed = PageSums(pool.regions, PAGES, Windows(4, (5,)))
+    right = windowed.of((1, 2, 3), 0, 12)  # position 12 sees 8 to 12: the last page
+    assert right == pool.sums.of((3,))
+    chunk = [ChunkSum(0, 3, right)]
+    pool.bytes[:, :, 1:3] ^= 1
+    assert windowed.difference((1, 2, 3), chunk, 12) == ""
+    pool.bytes[:, :, 3] ^= 1
+    assert "prefill's sum" in windowed.difference((1, 2, 3), chunk, 12)
