@@ -27,7 +27,8 @@ def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, Cluster]]:
     folder = tmp_path_factory.mktemp(request.param)
-    with running(folder, str(checkpoint(request.param)), engine=ENGINE) as cluster:
+    sections = {"engine": ENGINE, "transfer": {"checksum": "all"}}
+    with running(folder, str(checkpoint(request.param)), **sections) as cluster:
         yield request.param, cluster
 
 
