@@ -164,18 +164,10 @@ MUTANTS = (
     Mutant(
         "the row is written before the pages",
         LANES,
-        "            self._write_layers(task, way, range(task.layers, layers))\n"
-        "            task.layers = layers\n"
-        "            if layers < progress.layers:\n"
-        "                return None\n"
-        "            if command.row is not None:\n"
-        "                self._timed(task, way, [self._row(command, way.buffers)], ROW_BYTES)\n",
-        "            if command.row is not None:\n"
-        "                self._timed(task, way, [self._row(command, way.buffers)], ROW_BYTES)\n"
-        "            self._write_layers(task, way, range(task.layers, layers))\n"
-        "            task.layers = layers\n"
-        "            if layers < progress.layers:\n"
-        "                return None\n",
+        "        try:\n            self._write_slice(task, way, layers)\n",
+        "        try:\n            if command.row is not None:\n"
+        "                self._timed(task, way, table([self._row(command, way.buffers)]))\n"
+        "            self._write_slice(task, way, layers)\n",
         f"{CORE}/prefill/test_write_lanes.py",
     ),
     Mutant(
