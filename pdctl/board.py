@@ -57,15 +57,15 @@ class Board:
         return sum(rates) if rates else None
 
 
-def board_of(survey: Survey, at_s: float, before: Board | None) -> Board:
-    """Return what is seen now."""
+def board_of(survey: Survey, at_s: float, before: Board | None, file_hash: str = "") -> Board:
+    """Return what is seen now; ``file_hash`` is that of the file that we look with."""
     counts = {
         (name, said.epoch): said.counters[TOKENS]
         for name, said in survey.statuses.items()
         if TOKENS in said.counters
     }
     lines = [_line(survey, name, at_s, before) for name in survey.places if name != "bootstrap"]
-    return Board(at_s, health_of(survey), tuple(lines), counts)
+    return Board(at_s, health_of(survey, file_hash), tuple(lines), counts)
 
 
 def _line(survey: Survey, name: str, at_s: float, before: Board | None) -> Line:

@@ -45,10 +45,10 @@ class Health:
         )
 
 
-def health_of(survey: Survey) -> Health:
-    """Return the health of what was seen."""
+def health_of(survey: Survey, file_hash: str = "") -> Health:
+    """Return the health of what was seen; ``file_hash`` is that of the file that we look with."""
     errors = list(_errors(survey))
-    warnings = list(_warnings(survey))
+    warnings = [*_warnings(survey), *_drift(survey, file_hash)]
     level = Level.ERR if errors else Level.WARN if warnings else Level.OK
     silent = bool(survey.phone_book_trouble) and not survey.lb_health[0] and not survey.statuses
     return Health(level, (*errors, *warnings), silent)
@@ -132,9 +132,6 @@ def _disagreements(survey: Survey) -> Iterator[str]:
     versions = {info.version for info in survey.instances.values() if info.version}
     if len(versions) > 1:
         yield f"several versions run: {', '.join(sorted(versions))}"
-    hashes = {status.config_hash for status in survey.statuses.values() if status.config_hash}
-    if len(hashes) > 1:
-        yield "daemons run on different cluster files"
     prints = [(n, i.fingerprint) for n, i in survey.instances.items() if i.fingerprint is not None]
     for name, fingerprint in prints[1:]:
         first, reference = prints[0]
@@ -142,6 +139,22 @@ def _disagreements(survey: Survey) -> Iterator[str]:
         if differing:
             text = differing[0].replace("ours", first).replace("theirs", name)
             yield f"{first} and {name} cannot pair ({text})"
+
+
+def _drift(survey: Survey, file_hash: str) -> Iterator[str]:
+    """Daemons that run on another cluster file than ours, or than each other's."""
+    hashes = {
+        name: status.config_hash for name, status in survey.statuses.items() if status.config_hash
+    }
+    ours = file_hash or next(iter(hashes.values()), "")
+    others = [name for name, theirs in hashes.items() if theirs != ours]
+    if not others:
+        return
+    told = ", ".join(f"{name} on {hashes[name]}" for name in others)
+    if file_hash:
+        yield f"another cluster file than ours ({file_hash}) is in use: {told}"
+    else:
+        yield f"daemons run on different cluster files: {told}"
 
 
 def kv_share(pages: dict[str, int], total: int) -> float:

@@ -34,6 +34,12 @@ Watch = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+AllHosts = Annotated[
+    bool,
+    typer.Option(
+        "--all-hosts", "-A", help="Every host of the cluster file: by systemd there, over ssh."
+    ),
+]
 Instance = Annotated[
     str, typer.Argument(help="An instance of the cluster file.", autocompletion=completion.names)
 ]

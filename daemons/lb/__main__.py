@@ -168,6 +168,7 @@ async def _serve(
     service = _service(config, session, meeting)
     service.key = key
     service.keys = api_keys_of(file, config)
+    service.config_hash = file.hash
     service.guard = guard(
         key, Role.LB, also_open=OPEN_TO_CLIENTS, metrics_too=file.cluster.guard_metrics
     )

@@ -61,6 +61,7 @@ class Overview:
                 pages={},
                 pages_total=0,
                 rows={},
+                config_hash=self.service.config_hash,
                 peers={
                     worker.name: worker.condition for worker in self.service.fleet.workers.values()
                 },

@@ -67,6 +67,7 @@ class Service:
     instance: str
     epoch: int
     version: str
+    config_hash: str = ""  # of the cluster file
     pool: Pool = field(default_factory=Pool)
     metrics: Metrics = field(default_factory=Metrics)
     lingering: Lingering = field(default_factory=Lingering)

@@ -34,7 +34,10 @@ def engine(
     prompts: Annotated[str, typer.Option(help="Tokens of prompts.", metavar="N,N")] = "512,2048",
     samples: Annotated[int, typer.Option(help="Medians are of so many.", min=1)] = 5,
 ) -> int:
-    """Time decode steps and prompts; the JSON also has the rates that a simulator needs."""
+    """Time decode steps and prompts; the JSON also has the rates that a simulator needs.
+
+    Example: pdctl bench engine -o json
+    """
     document = _measured(
         {
             "model": model,

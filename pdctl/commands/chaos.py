@@ -29,7 +29,10 @@ def chaos(
     show: Annotated[bool, typer.Option("--list", help="Show faults and what is armed.")] = False,
     clear: Annotated[bool, typer.Option("--clear", help="Take every fault out.")] = False,
 ) -> int:
-    """Let a worker fail on purpose. Refused unless the cluster file says chaos: true."""
+    """Let a worker fail on purpose. Refused unless the cluster file says chaos: true.
+
+    Example: pdctl chaos p0 write.freeze --times 1
+    """
     from daemons.protocol.chaos import Fault
     from pdctl import target
     from pdctl.commands.drain import worker

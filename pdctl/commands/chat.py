@@ -35,7 +35,10 @@ def chat(
         bool, typer.Option("--room", help="Print the room at the end, on standard error.")
     ] = False,
 ) -> int:
-    """Ask the model something, or talk with it."""
+    """Ask the model something, or talk with it.
+
+    Example: pdctl chat 'What is a page?' --max-tokens 64
+    """
     from pdctl import target
     from pdctl.survey import located
 

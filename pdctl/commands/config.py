@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pdctl import options
+from pdctl.commands.push import push
 from pdctl.errors import Exit
 from pdctl.render import Output, View, say, show
 
@@ -18,12 +19,16 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 COLUMNS = ("DAEMON", "SETTING", "VALUE", "ORIGIN")
 
-app = typer.Typer(help="Check and show the cluster file.", no_args_is_help=True)
+app = typer.Typer(help="Check, show and distribute the cluster file.", no_args_is_help=True)
+app.command("push")(push)
 
 
 @app.command("check")
 def check(config: options.Config = None) -> int:
-    """Read the cluster file as every daemon of it would."""
+    """Read the cluster file as every daemon of it would.
+
+    Example: pdctl config check --config cluster.yaml
+    """
     from pdctl import target
     from pdctl.places import places
 
@@ -47,7 +52,10 @@ def view(
         str | None, typer.Option("--instance", "-i", help="This daemon only.", metavar="NAME")
     ] = None,
 ) -> int:
-    """Show every effective setting of every daemon."""
+    """Show every effective setting of every daemon.
+
+    Example: pdctl config view --origin --instance p0
+    """
     from daemons.cluster.load import instance_names, role_of
     from pdctl import target
 

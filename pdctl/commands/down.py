@@ -30,14 +30,20 @@ def down(
     deadline: Annotated[
         float, typer.Option(help="Seconds for rooms to finish; then daemons are killed.", min=0)
     ] = 70.0,
+    all_hosts: options.AllHosts = False,
     yes: options.Yes = False,
 ) -> int:
-    """Drain and end this host's daemons."""
+    """Drain and end this host's daemons, or those of every host.
+
+    Example: pdctl down --deadline 120
+    """
     from pdctl import target
     from pdctl.runs import read_run, run_directory
     from pdctl.units import installed
 
     found = target.find(config)
+    if all_hosts:
+        return _everywhere(found.file, deadline, yes=yes)
     if installed():
         return _through_units(found.file, deadline, yes=yes)
     directory = run_directory(found.cluster.name)
@@ -57,6 +63,15 @@ def down(
         )
     say("all down")
     return Exit.OK
+
+
+def _everywhere(file: ClusterFile, deadline_s: float, *, yes: bool) -> int:
+    from pdctl import everywhere
+    from pdctl.hosts import hosts_of
+
+    names = ", ".join(host.name for host in hosts_of(file.cluster))
+    confirm(f"end cluster {file.cluster.name} on {names}?", yes=yes)
+    return everywhere.down(file, deadline_s)
 
 
 def _through_units(file: ClusterFile, deadline_s: float, *, yes: bool) -> int:

@@ -10,6 +10,7 @@ import typer
 from pdctl import options
 from pdctl.errors import CommandError, Exit
 from pdctl.render import confirm, say
+from pdctl.ticker import Ticker
 
 if TYPE_CHECKING:
     from pdctl.places import Place
@@ -34,7 +35,10 @@ def drain(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen.")] = False,
     yes: options.Yes = False,
 ) -> int:
-    """Take a worker out of routing and wait until its rooms have finished."""
+    """Take a worker out of routing and wait until its rooms have finished.
+
+    Example: pdctl drain d0 --deadline 120 --force
+    """
     from pdctl import target
 
     found = target.find(config)
@@ -59,7 +63,10 @@ def drain(
 
 
 def undrain(name: options.Instance, config: options.Config = None) -> int:
-    """Let a drained worker take rooms again."""
+    """Let a drained worker take rooms again.
+
+    Example: pdctl undrain d0
+    """
     from pdctl import target
 
     place = worker(target.find(config).cluster, name)
@@ -97,12 +104,18 @@ def rooms_left(place: Place) -> int:
 
 def wait(place: Place, deadline_s: float) -> None:
     """Wait until a draining worker has no room left; raises CommandError at the deadline."""
+    with Ticker() as ticker:
+        _count_down(place, deadline_s, ticker)
+
+
+def _count_down(place: Place, deadline_s: float, ticker: Ticker) -> None:
     end = time.monotonic() + deadline_s
-    told = -1
+    most = 1
     while (left := rooms_left(place)) > 0:
-        if left != told:
-            say(f"  {left} rooms left, {max(end - time.monotonic(), 0):.0f} s to the deadline")
-            told = left
+        most = max(most, left)
+        rooms = "1 room" if left == 1 else f"{left} rooms"
+        passing = f", {max(end - time.monotonic(), 0):.0f} s to the deadline"
+        ticker.tell(f"{place.instance}: {rooms} left", passing, 1 - left / most)
         if time.monotonic() >= end:
             raise CommandError(
                 f"{place.instance} still has {left} rooms after {deadline_s:.0f} s",

@@ -14,7 +14,10 @@ from pdctl.render import say
 def keygen(
     path: Annotated[Path, typer.Argument(help="Where to; a file that is there stays as it is.")],
 ) -> int:
-    """Make a cluster's key. Copy it to every host, and name it as key_file in the cluster file."""
+    """Make a cluster's key. Copy it to every host, and name it as key_file in the cluster file.
+
+    Example: pdctl keygen /etc/pd/cluster.key
+    """
     from daemons.cluster.key import make_key
 
     key = make_key(path)

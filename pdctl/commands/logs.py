@@ -23,13 +23,19 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", help="How many of the last.", min=0)] = 50,
     raw: Annotated[bool, typer.Option("--raw", help="As written: one JSON object a line.")] = False,
+    all_hosts: options.AllHosts = False,
 ) -> int:
-    """Show the logs of this host's daemons."""
+    """Show the logs of this host's daemons, or of every host's.
+
+    Example: pdctl logs p0 --follow
+    """
     from pdctl import target
     from pdctl.logfiles import Follower, moment, pretty, tail
     from pdctl.runs import log_path, read_run, run_directory
     from pdctl.units import installed
 
+    if all_hosts:
+        return _everywhere(config, name, lines, follow=follow, raw=raw)
     if installed():
         return _from_journal(name, lines, follow=follow, raw=raw)
     cluster = target.find(config).cluster
@@ -62,6 +68,24 @@ def logs(
         sys.stdout.flush()
         time.sleep(LOOK_S)
     return Exit.OK
+
+
+def _everywhere(
+    config: options.Config, name: str | None, lines: int, *, follow: bool, raw: bool
+) -> int:
+    from pdctl import everywhere, target
+    from pdctl.logfiles import pretty
+
+    if follow:
+        raise CommandError(
+            "--follow does not go with --all-hosts",
+            "pdctl logs --follow on the host itself",
+            code=Exit.USAGE,
+        )
+    told, code = everywhere.logs(target.find(config).file, name, lines)
+    for line in told:
+        print(line if raw else pretty(line))
+    return code
 
 
 def _from_journal(name: str | None, lines: int, *, follow: bool, raw: bool) -> int:

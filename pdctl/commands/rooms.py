@@ -29,7 +29,10 @@ def rooms(
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.", min=1)] = 50,
 ) -> int:
-    """List open rooms and the last ended ones."""
+    """List open rooms and the last ended ones.
+
+    Example: pdctl rooms --failed -o json
+    """
     from pdctl import target
 
     found = target.find(config)

@@ -33,8 +33,9 @@ COLUMNS = (
     "TRANSPORT",
     "PEERS",
     "MODEL",
+    "FILE",
 )
-WIDE_ONLY = ("ADDRESS", "EPOCH", "TRANSPORT", "PEERS", "MODEL")
+WIDE_ONLY = ("ADDRESS", "EPOCH", "TRANSPORT", "PEERS", "MODEL", "FILE")
 STATE_STYLES = {
     "ready": "green",
     "draining": "yellow",
@@ -58,7 +59,10 @@ def status(
     output: options.Format = Output.TABLE,
     watch: options.Watch = None,
 ) -> int:
-    """Show the health of the cluster and every daemon of it."""
+    """Show the health of the cluster and every daemon of it.
+
+    Example: pdctl status --watch=5
+    """
     from pdctl import target
 
     found = target.find(config)
@@ -77,13 +81,14 @@ def look(found: Target) -> tuple[View, Health]:
     from pdctl.survey import look as asked
 
     survey = asked(found.cluster)
-    health = health_of(survey)
+    health = health_of(survey, found.file.hash)
     rows = [_facts(survey, name) for name in survey.places]
     document = {
         "schema_version": SCHEMA_VERSION,
         "kind": "status",
         "cluster": found.cluster.name,
         "config": str(found.file.path),
+        "config_hash": found.file.hash,
         "health": {"level": health.level.value, "reasons": list(health.reasons)},
         "daemons": rows,
     }
@@ -184,6 +189,7 @@ def _row(facts: dict[str, Any]) -> list[str]:
         _transports(facts),
         ", ".join(f"{peer} {state}" for peer, state in peers.items()) or "-",
         facts["model"] or "-",
+        facts["config_hash"] or "-",
     ]
 
 

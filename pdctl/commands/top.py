@@ -53,7 +53,7 @@ def top(
         if has_screen:
             sys.stdout.write(SCREEN)
         while True:
-            before = board_of(look(found.cluster), time.time(), before)
+            before = board_of(look(found.cluster), time.time(), before, found.file.hash)
             if has_screen:
                 sys.stdout.write(HOME)
             show(_view(found, before), output, one_line=count != 1)

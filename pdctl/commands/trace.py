@@ -32,7 +32,7 @@ SLOW_COLUMNS = (
     "LONGEST PART",
 )
 
-app = typer.Typer(help="Explain requests.")
+app = typer.Typer()
 
 
 @app.callback(invoke_without_command=True)

@@ -43,6 +43,7 @@ def up(
         str | None,
         typer.Option(help="Which host of the file this machine is.", metavar="NAME"),
     ] = None,
+    all_hosts: options.AllHosts = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be started, start nothing.")
     ] = False,
@@ -51,12 +52,18 @@ def up(
         typer.Option("--no-prefix-cache", help="Compute and send every prompt from its start."),
     ] = False,
 ) -> int:
-    """Start this host's daemons and wait until they serve."""
+    """Start this host's daemons, or those of every host, and wait until they serve.
+
+    Example: pdctl up --all-hosts
+    """
     from pdctl import target
     from pdctl.supervisor import NO_PREFIX_CACHE, launches, prepare
     from pdctl.units import installed, unit_of
 
     found = target.find(config)
+    if all_hosts:
+        _check_alone(host, detach=detach, no_prefix_cache=no_prefix_cache)
+        return _everywhere(found.file, timeout, dry_run=dry_run)
     here = target.this_host(found.cluster, host)
     words = [NO_PREFIX_CACHE] if no_prefix_cache else []
     planned = launches(found.file, here, words)
@@ -87,6 +94,28 @@ def up(
         _detached(found.file, here, timeout, words)
         return Exit.OK
     return _foreground(prepare(found.file, here, words), found.file, timeout)
+
+
+def _check_alone(host: str | None, *, detach: bool, no_prefix_cache: bool) -> None:
+    if host is not None or detach or no_prefix_cache:
+        raise CommandError(
+            "--all-hosts starts installed units; --host, --detach, --no-prefix-cache do not fit",
+            "pdctl up --all-hosts",
+            code=Exit.USAGE,
+        )
+
+
+def _everywhere(file: ClusterFile, timeout_s: float, *, dry_run: bool) -> int:
+    from pdctl import everywhere
+    from pdctl.hosts import hosts_of
+    from pdctl.installation.wanted import units_of_host
+
+    if not dry_run:
+        return everywhere.up(file, timeout_s)
+    for host in hosts_of(file.cluster):
+        there = f"--host {host.address} " if host.address else ""
+        print(f"{host.name}: systemctl {there}start {' '.join(units_of_host(file, host.name))}")
+    return Exit.OK
 
 
 def _is_up_already(file: ClusterFile, here: str) -> bool:

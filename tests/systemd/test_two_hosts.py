@@ -14,6 +14,8 @@ import yaml
 from tests.systemd.conftest import Boot
 from tests.systemd.installed import Installed, installed
 from tests.systemd.machine import Cable, cable, until
+from tests.systemd.ssh import joined
+from tests.systemd.ssh import why_not as why_no_ssh
 
 CLUSTER = {
     "name": "two",
@@ -108,3 +110,55 @@ def test_a_cable_that_is_out_for_a_minute_is_told_and_heals(two: TwoHosts) -> No
     two.wire.plug()
     assert until(two.serves, 60.0)
     assert {(host, unit): host.main_pid(unit) for host, unit in pids} == pids
+
+
+@pytest.fixture(scope="module")
+def joined_by_ssh(two: TwoHosts) -> TwoHosts:
+    """Root of n1 may come to n2, and only that way."""
+    if why_no_ssh():
+        pytest.skip(why_no_ssh())
+    joined(two.n1.machine, two.n2.machine, "10.77.0.2")
+    return two
+
+
+def test_one_command_stops_and_starts_every_host(joined_by_ssh: TwoHosts) -> None:
+    n1, n2 = joined_by_ssh.n1, joined_by_ssh.n2
+    done = n1.pdctl("down", "--all-hosts", "--yes")
+    assert "d0 of n2 down" in done.stderr
+    states = [host.machine.show("pd.target", "ActiveState") for host in (n1, n2)]
+    assert n2.machine.show("pd-decode@d0.service", "ActiveState") == "inactive", states
+    done = n1.pdctl("up", "--all-hosts", within_s=120)
+    assert "d0 is up after" in done.stderr
+    assert until(joined_by_ssh.serves, 20.0)
+
+
+def test_a_file_is_pushed_to_every_host_and_drift_is_told(joined_by_ssh: TwoHosts) -> None:
+    n1, n2 = joined_by_ssh.n1, joined_by_ssh.n2
+    text = n1.machine.path("/etc/pd/cluster.yaml").read_text()
+    n1.machine.write("/tmp/new.yaml", f"# another one\n{text}")
+    n1.machine.write("/tmp/cluster.key", n1.machine.path("/etc/cluster.key").read_text())
+    n1.machine.run("chmod", "600", "/tmp/cluster.key")
+    done = n1.pdctl("config", "push", "--config", "/tmp/new.yaml", "--yes")
+    assert "+# another one" in done.stdout
+    for host in (n1, n2):
+        pushed = host.machine.path("/etc/pd/cluster.yaml").read_text()
+        assert pushed.startswith("# another one\n")
+    assert "another cluster file than ours" in n1.pdctl("status", check=False).stdout
+    n1.pdctl("restart", "p0", "d0", "--force", "--yes", within_s=120)  # d0 by systemctl --host
+    told = n1.pdctl("status", check=False).stdout
+    assert "p0 on" not in told.splitlines()[0]
+    assert "d0 on" not in told.splitlines()[0]
+    assert until(joined_by_ssh.serves, 20.0)
+
+
+def test_a_dead_host_is_told_and_the_others_logs_are_shown(joined_by_ssh: TwoHosts) -> None:
+    n1 = joined_by_ssh.n1
+    assert "d0" in n1.pdctl("logs", "--all-hosts", "-n", "200").stdout
+    joined_by_ssh.wire.pull()
+    try:
+        done = n1.pdctl("logs", "--all-hosts", "-n", "20", check=False)
+    finally:
+        joined_by_ssh.wire.plug()
+    assert done.returncode == 5
+    assert "n2 is left out" in done.stderr
+    assert done.stdout

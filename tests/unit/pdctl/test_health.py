@@ -136,8 +136,8 @@ def test_versions_files_and_fingerprints_must_agree() -> None:
     )
     assert health.reasons == (
         "several versions run: 0.1.0, 0.2.0",
-        "daemons run on different cluster files",
         "p0 and d0 cannot pair (page_size: p0 16, d0 64)",
+        "daemons run on different cluster files: d0 on b",
     )
     assert isinstance(listed("p0", fingerprint=print_of).fingerprint, Fingerprint)
 
@@ -145,3 +145,12 @@ def test_versions_files_and_fingerprints_must_agree() -> None:
 def test_cached_pages_count_as_free() -> None:
     assert kv_share({"free": 50, "cached": 25}, 100) == 0.25
     assert kv_share({}, 0) == 0.0
+
+
+def test_a_daemon_on_another_file_than_ours_is_named() -> None:
+    seen = survey(statuses={"p0": said("p0", config_hash="a"), "d0": said("d0", config_hash="b")})
+    assert health_of(seen, "a").reasons == (
+        "another cluster file than ours (a) is in use: d0 on b",
+    )
+    same = survey(statuses={name: said(name, config_hash="a") for name in ("p0", "d0")})
+    assert health_of(same, "a").reasons == ()

@@ -32,8 +32,8 @@ def test_a_drain_waits_until_the_rooms_have_finished(empties: Fleet, pdctl: Pdct
     said = pdctl("drain", "d0", "-c", empties.config, "--yes")
     assert said.code == Exit.OK
     assert empties.d0.posted == [("/drain", {"on": True})]
-    counted = [line.split()[0] for line in said.err.splitlines() if "rooms left" in line]
-    assert counted == ["2", "1"]
+    counted = [line.split()[:3] for line in said.err.splitlines() if " left, " in line]
+    assert counted == [["d0:", "2", "rooms"], ["d0:", "1", "room"]]
 
 
 def test_detach_does_not_wait(empties: Fleet, pdctl: Pdctl) -> None:
