@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 
 from daemons.protocol.ids import room_short
 from pdctl.merge import Leg, Span, Waterfall
 
 BAR_CELLS = 32
+LEAST_NOTE = 16  # a note is folded to no less
 _EIGHTHS = " ▏▎▍▌▋▊▉█"  # a cell filled from the left by 0 to 8 eighths
 
 
@@ -22,15 +24,22 @@ def bar(begin: float, end: float, cells: int = BAR_CELLS) -> str:
     return " " * first + "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
-def waterfall_lines(seen: Waterfall) -> Iterator[tuple[str, str]]:
-    """Yield lines and the style of each."""
-    yield heading(seen), ""
+def waterfall_lines(seen: Waterfall, width: int = 10_000) -> Iterator[tuple[str, str]]:
+    """Yield lines of at most ``width`` cells, as far as notes can be folded; and their styles."""
+    yield from _folded(heading(seen), "", width)
     names = max((len(span.name) for span in seen.spans), default=0)
     for span in seen.spans:
-        yield _span_line(span, seen.total_s, names), ""
-    yield from _verdict(seen)
+        for line in _span_lines(span, seen.total_s, names, width):
+            yield line, ""
+    for words, style in _verdict(seen):
+        yield from _folded(words, style, width)
     for remark in seen.remarks:
-        yield f"note: {remark}", "dim"
+        yield from _folded(f"note: {remark}", "dim", width)
+
+
+def _folded(words: str, style: str, width: int) -> Iterator[tuple[str, str]]:
+    for line in textwrap.wrap(words, width, subsequent_indent="  ", break_on_hyphens=False):
+        yield line, style
 
 
 def heading(seen: Waterfall) -> str:
@@ -43,12 +52,16 @@ def heading(seen: Waterfall) -> str:
     )
 
 
-def _span_line(span: Span, total_s: float, names: int) -> str:
+def _span_lines(span: Span, total_s: float, names: int, width: int) -> Iterator[str]:
     whole = total_s or 1.0
     drawn = bar(span.begin_s / whole, span.end_s / whole)
     note = "; ".join(filter(None, (span.note, "still there" if span.is_open else "")))
-    line = f" {span.name:<{names}} {span.length_s * 1000:>9.1f} ms  |{drawn:<{BAR_CELLS}} {note}"
-    return line.rstrip()
+    begin = f" {span.name:<{names}} {span.length_s * 1000:>9.1f} ms  |"
+    margin = len(begin) + BAR_CELLS + 1
+    first, *more = textwrap.wrap(note, max(width - margin, LEAST_NOTE)) or [""]
+    yield f"{begin}{drawn:<{BAR_CELLS}} {first}".rstrip()
+    for part in more:
+        yield f"{'':<{len(begin) - 1}}|{'':<{BAR_CELLS}} {part}"
 
 
 def _verdict(seen: Waterfall) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TextIO
 
 from pdctl.errors import CommandError, Exit
+from pdctl.widths import GAP, cut, kept, natural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,13 +36,19 @@ class Output(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One screen in all its forms; ``wide_only`` columns are left out of the plain table."""
+    """One screen in all its forms.
+
+    ``wide_only`` columns are left out of the plain table, those of ``spare`` where the terminal is
+    narrow, the first ones first; ``folded`` ones go on in the next line, others are cut.
+    """
 
     document: dict[str, Any]
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
     names: Sequence[str] = ()
     wide_only: Sequence[str] = ()
+    spare: Sequence[str] = ()
+    folded: Sequence[str] = ()
     above: Sequence[tuple[str, str]] = ()  # (text, style) of the lines over the table
     styles: dict[str, str] = field(default_factory=dict)  # word in a cell -> style
 
@@ -108,7 +115,6 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def _draw(view: View, *, wide: bool) -> None:
-    from rich.table import Table
     from rich.text import Text
 
     out = console()
@@ -116,15 +122,35 @@ def _draw(view: View, *, wide: bool) -> None:
         for words, style in view.above:
             out.print(Text(words, style=style), soft_wrap=True)
         if view.columns:
-            kept = [i for i, name in enumerate(view.columns) if wide or name not in view.wide_only]
-            table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-            for i in kept:
-                table.add_column(view.columns[i], no_wrap=True, overflow="ellipsis")
-            for row in view.rows:
-                table.add_row(*(Text(row[i], style=view.styles.get(row[i], "")) for i in kept))
-            out.print(table)
+            out.print(_table(view, out.width, wide=wide))
     sys.stdout.write(drawn.get())
     sys.stdout.flush()
+
+
+def _table(view: View, width: int, *, wide: bool) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    wants = natural(view.columns, view.rows)
+    if wide:
+        stay = list(range(len(view.columns)))
+    else:
+        hidden = {view.columns.index(name) for name in view.wide_only}
+        shown = [at for at in range(len(view.columns)) if at not in hidden]
+        names, sizes = [view.columns[at] for at in shown], [wants[at] for at in shown]
+        stay = [shown[at] for at in kept(names, sizes, view.spare, width)]
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for at, size in zip(stay, cut([wants[at] for at in stay], width), strict=True):
+        is_folded = view.columns[at] in view.folded
+        table.add_column(
+            view.columns[at],
+            width=size,
+            no_wrap=not is_folded,
+            overflow="fold" if is_folded else "ellipsis",
+        )
+    for row in view.rows:
+        table.add_row(*(Text(row[at], style=view.styles.get(row[at], "")) for at in stay))
+    return table
 
 
 def duration(seconds: float) -> str:

@@ -9,6 +9,7 @@ from tests.support import cluster as support
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="every cell of the fault matrices")
+    parser.addoption("--screens", action="store_true", help="write tests/unit/pdctl/screens anew")
     parser.addoption("--address", default=support.ADDRESS, help="where clusters live, e.g. ::1")
 
 

@@ -121,7 +121,8 @@ def _show(found: list[Check], output: Output) -> None:
         "checks": [_facts(check) for check in found],
     }
     rows = [[check.name, check.status.value, check.value, check.hint or "-"] for check in found]
-    show(View(document, COLUMNS, rows, [check.name for check in found], styles=STYLES), output)
+    names = [check.name for check in found]
+    show(View(document, COLUMNS, rows, names, folded=("VALUE", "HINT"), styles=STYLES), output)
 
 
 def _show_matrix(found: list[Check]) -> None:

@@ -102,4 +102,6 @@ def view(found: Target, told: list[Event]) -> View:
         ]
         for event in told
     ]
-    return View(document, COLUMNS, rows, [event.subject for event in told], styles=STYLES)
+    return View(
+        document, COLUMNS, rows, [event.subject for event in told], folded=("WHAT",), styles=STYLES
+    )

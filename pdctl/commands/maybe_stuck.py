@@ -72,7 +72,17 @@ def maybe_stuck(
         ]
         for one in found
     ]
-    show(View(document, COLUMNS, rows, [room_hex(one.room) for one in found]), output)
+    show(
+        View(
+            document,
+            COLUMNS,
+            rows,
+            [room_hex(one.room) for one in found],
+            spare=("TRY", "AGE"),
+            folded=("LAST", "HINT"),
+        ),
+        output,
+    )
     if not found:
         say(f"no room has stood still for {after:g} s")
     return Exit.DEGRADED if found else Exit.OK

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from pdctl.hosts import Host
 
 TO = Path("/etc/pd/cluster.yaml")
-# Arguments: the target, its draft. The draft lies beside it, so that the last step is one rename.
+# Its argument is the target. The draft lies beside it: the last step is one rename. Its name
+# is its own, for another operator may do the same just now.
 REPLACE = (
-    'set -e; umask 022; mkdir -p "$(dirname "$1")"; cat >"$2"; '
-    'if [ -e "$1" ]; then chown --reference="$1" "$2"; chmod --reference="$1" "$2"; fi; '
-    'sync "$2"; mv -f "$2" "$1"; sha256sum <"$1"'
+    'set -e; mkdir -p "$(dirname "$1")"; draft=$(mktemp "$1.XXXXXX"); cat >"$draft"; '
+    'chmod 644 "$draft"; '
+    'if [ -e "$1" ]; then chown --reference="$1" "$draft"; chmod --reference="$1" "$draft"; fi; '
+    'sync "$draft"; mv -f "$draft" "$1"; sha256sum <"$1"'
 )
 
 
@@ -81,8 +83,7 @@ def _read(host: Host, path: Path) -> str:
 
 
 def _write(host: Host, path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.new")
-    told = host.run(["sh", "-c", REPLACE, "sh", str(path), str(draft)], said=text).split()
+    told = host.run(["sh", "-c", REPLACE, "sh", str(path)], said=text).split()
     wanted = hashlib.sha256(text.encode()).hexdigest()
     if not told or told[0] != wanted:
         raise CommandError(

@@ -77,6 +77,8 @@ def _look(found: Target, wanted: Any, limit: int) -> View:
         COLUMNS,
         [_row(one, room_short(one.room)) for one in kept],
         [room_hex(one.room) for one in kept],
+        spare=("TRY", "PROMPT", "OUTPUT"),
+        folded=("STAGES", "FAILURE"),
         styles=STYLES,
     )
 

@@ -35,6 +35,7 @@ COLUMNS = (
     "MODEL",
     "FILE",
 )
+SPARE = ("VERSION", "UP", "HOST", "ROLE", "QUEUE", "WIRE")
 WIDE_ONLY = ("ADDRESS", "EPOCH", "TRANSPORT", "PEERS", "MODEL", "FILE")
 STATE_STYLES = {
     "ready": "green",
@@ -98,6 +99,7 @@ def look(found: Target) -> tuple[View, Health]:
         [_row(facts) for facts in rows],
         [facts["name"] for facts in rows],
         WIDE_ONLY,
+        SPARE,
         above=[(health.line, STYLES[health.level])],
         styles=STATE_STYLES,
     )

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 COLUMNS = ("NAME", "STATE", "ROOMS BY STAGE", "KV", "QUEUE", "TTFT p50/p99", "ITL p50/p99",
            "TOKENS", "WIRE")  # fmt: skip
+STAGES = ("ROOMS BY STAGE",)
+SPARE = ("STATE", "TOKENS", "QUEUE", "WIRE")
 GAUGE_CELLS = 10
 SCREEN, BACK = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # the other screen without a cursor
 HOME, REST = "\x1b[H", "\x1b[J"  # to the upper left; erase what is below
@@ -98,7 +100,8 @@ def _view(found: Target, board: Board) -> View:
     )
     above = [(board.health.line, HEALTH[board.health.level]), (heading, "bold")]
     rows = [_row(line) for line in board.lines]
-    return View(document, COLUMNS, rows, [n.name for n in board.lines], above=above, styles=STYLES)
+    names = [line.name for line in board.lines]
+    return View(document, COLUMNS, rows, names, (), SPARE, STAGES, above=above, styles=STYLES)
 
 
 def _facts(line: Line) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import typer
 from pdctl import completion, options
 from pdctl.errors import CommandError, Exit
 from pdctl.forms import Export
-from pdctl.render import Output, View, milliseconds, say, show
+from pdctl.render import Output, View, console, milliseconds, say, show
 
 if TYPE_CHECKING:
     from pdctl.merge import Waterfall
@@ -98,7 +98,12 @@ def _slowest(config: options.Config, output: Output, count: int) -> int:
         "rooms": [_document(seen) for seen in found],
     }
     names = [room_hex(seen.room) for seen in found]
-    show(View(document, SLOW_COLUMNS, table, names, styles={"failed": "red"}), output)
+    show(
+        View(
+            document, SLOW_COLUMNS, table, names, spare=("TRY", "OUTPUT"), styles={"failed": "red"}
+        ),
+        output,
+    )
     return Exit.OK
 
 
@@ -152,7 +157,8 @@ def room(
     if export is not None:
         print(exported(seen, export))
         return Exit.OK
-    view = View(_document(seen), names=[room_hex(seen.room)], above=list(waterfall_lines(seen)))
+    lines = list(waterfall_lines(seen, console().width))
+    view = View(_document(seen), names=[room_hex(seen.room)], above=lines)
     show(view, output)
     return Exit.OK
 

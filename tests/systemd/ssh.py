@@ -18,9 +18,9 @@ PidFile none
 """
 CLIENT = """
 Host *
-  IdentityFile /root/.ssh/test_key
+  IdentityFile /etc/ssh/test_own_key
   StrictHostKeyChecking yes
-  UserKnownHostsFile /root/.ssh/test_known
+  UserKnownHostsFile /etc/ssh/test_known
 """
 
 
@@ -31,14 +31,12 @@ def why_not() -> str:
 
 def joined(one: Machine, other: Machine, address: str) -> None:
     """Let root of ``one`` come to ``other``, which listens on ``address``."""
-    one.run("mkdir", "-p", "-m", "700", "/root/.ssh")
-    one.run("rm", "-f", "/root/.ssh/config")
-    one.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "/root/.ssh/test_key")
+    one.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "/etc/ssh/test_own_key")
     other.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "/etc/ssh/test_key")
-    other.write("/etc/ssh/test_authorized", one.path("/root/.ssh/test_key.pub").read_text())
+    other.write("/etc/ssh/test_authorized", one.path("/etc/ssh/test_own_key.pub").read_text())
     host_key = " ".join(other.path("/etc/ssh/test_key.pub").read_text().split()[:2])
-    one.write("/root/.ssh/test_known", f"{address} {host_key}\n")
-    one.write("/root/.ssh/config", CLIENT)
+    one.write("/etc/ssh/test_known", f"{address} {host_key}\n")
+    one.write("/etc/ssh/ssh_config.d/test.conf", CLIENT)
     other.write("/etc/ssh/test_config", f"ListenAddress {address}\n{SERVER}")
     other.run("mkdir", "-p", "/run/sshd")
     argv = ["systemd-run", "--unit=test-sshd", str(SSHD), "-D", "-e", "-f", "/etc/ssh/test_config"]
