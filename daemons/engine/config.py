@@ -17,6 +17,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: CUDA when there is one
     dtype: Literal["auto", "fp32", "bf16"] = "auto"  # auto: fp32 on CPU, bf16 on CUDA
     weights: Weights = "auto"  # int8, int4: rounded when loaded; auto: as dtype says
+    kv_dtype: Literal["auto", "fp8_e4m3"] = "auto"  # auto: as dtype; fp8_e4m3: bf16 on CUDA only
     page_size: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16  # tokens per page
     kv_tokens: Annotated[int, msgspec.Meta(ge=0)] = 16384  # of the KV pool; 0: by kv_fraction
     # Of the memory that is free with the weights in it; instances of one host or device add up.

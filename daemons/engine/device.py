@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -12,11 +12,12 @@ from daemons.cluster.errors import OperatorError
 from daemons.engine.config import EngineConfig
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+KV_DTYPES = {**DTYPES, "fp8_e4m3": torch.float8_e4m3fn}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A device and the type of weights, activations and KV on it."""
+    """A device and the type of weights and activations, or of KV, on it."""
 
     device: torch.device
     dtype: torch.dtype
@@ -24,7 +25,7 @@ class Place:
     @property
     def dtype_name(self) -> str:
         """The type as the configuration and the fingerprint spell it."""
-        return next(name for name, dtype in DTYPES.items() if dtype is self.dtype)
+        return next(name for name, dtype in KV_DTYPES.items() if dtype is self.dtype)
 
     @property
     def is_cpu(self) -> bool:
@@ -46,6 +47,22 @@ def choose_place(config: EngineConfig) -> Place:
     device = "cuda" if has_cuda and config.device != "cpu" else "cpu"
     dtype = config.dtype if config.dtype != "auto" else ("bf16" if device == "cuda" else "fp32")
     return Place(torch.device(device), DTYPES[dtype])
+
+
+def kv_place(config: EngineConfig, place: Place) -> Place:
+    """Return where and in which type keys and values are kept.
+
+    Raises:
+        OperatorError: a type that attention cannot read here.
+    """
+    if config.kv_dtype == "auto":
+        return place
+    if place.is_cpu or place.dtype is not torch.bfloat16:
+        raise OperatorError(
+            f"engine.kv_dtype is {config.kv_dtype}, on {place.device.type} in {place.dtype_name}",
+            "it is for CUDA with engine.dtype bf16; set it to auto",
+        )
+    return replace(place, dtype=KV_DTYPES[config.kv_dtype])
 
 
 def set_threads(threads: int) -> None:

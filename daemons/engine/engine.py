@@ -21,7 +21,7 @@ from daemons.engine.attention import Attend
 from daemons.engine.batch import Batch, Span, fault, lay_out
 from daemons.engine.config import EngineConfig
 from daemons.engine.cores import listed
-from daemons.engine.device import Place, bind, choose_place, set_threads
+from daemons.engine.device import Place, bind, choose_place, kv_place, set_threads
 from daemons.engine.grammar import Compiler, Grammars
 from daemons.engine.kernels import Attention, choose_attention, native_team
 from daemons.engine.kv_cache import KINDS, KvPool, make_pool
@@ -90,11 +90,12 @@ class Engine:
         if isinstance(model, NativeDecoder):
             set_threads(1)  # what is left to torch is small, and its threads spin beside the team's
         spec = model.spec
-        pool = _reserved(config, spec, place, kv_tokens)
+        kv = kv_place(config, place)
+        pool = _reserved(config, spec, kv, kv_tokens)
         return Engine(
             fingerprint=Fingerprint(
                 model=name,
-                dtype=place.dtype_name,
+                dtype=kv.dtype_name,
                 page_size=config.page_size,
                 layers=spec.layers,
                 kv_heads=spec.kv_heads,
@@ -107,7 +108,7 @@ class Engine:
             _place=place,
             _model=model,
             _pool=pool,
-            _attention=choose_attention(pool, spec.heads, team),
+            _attention=choose_attention(pool, spec.heads, team, place.dtype),
             _likeliest=model.likeliest if isinstance(model, NativeDecoder) else None,
             _warm_tokens=min(config.chunk_tokens, config.batch_tokens),
             _grammars=Grammars(Compiler(model_dir, spec.vocab_size)),

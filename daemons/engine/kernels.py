@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
+import torch
+
 from daemons.engine.attention import Attend, paged_attention
 from daemons.engine.attention_cuda import varlen_attention, varlen_works
 from daemons.engine.batch import Batch
 from daemons.engine.config import EngineConfig
 from daemons.engine.device import Place
-from daemons.engine.kv_cache import KvPool
+from daemons.engine.kv_cache import FP8, KvPool, make_pool
+from daemons.engine.kv_fp8 import attention_over_fp8
 from daemons.engine.native.abi import Library, Team
 from daemons.engine.native.attention import attention_fits, native_attention
 from daemons.engine.native.build import build, library_path
@@ -37,10 +40,18 @@ def native_team(config: EngineConfig, place: Place, cores: Sequence[int]) -> Tea
     return Team(Library(path), members, cores)
 
 
-def choose_attention(pool: KvPool, heads: int, team: Team | None) -> Attention:
-    """Return the fastest attention that serves this pool."""
+def choose_attention(
+    pool: KvPool, heads: int, team: Team | None, dtype: torch.dtype | None = None
+) -> Attention:
+    """Return the fastest attention that serves this pool, for queries of ``dtype`` (its own)."""
+    memory = pool.memory
+    if memory.dtype is FP8:
+        assert dtype is not None
+        place = Place(memory.device, dtype)
+        probe = make_pool(1, pool.kv_heads, 1, pool.page_size, memory.shape[-1], place)
+        return attention_over_fp8(choose_attention(probe, heads, None), dtype)
     if team is not None and attention_fits(pool, heads):
         return native_attention(team)
-    if pool.memory.device.type != "cpu" and varlen_works(pool, heads):
+    if memory.device.type != "cpu" and varlen_works(pool, heads):
         return varlen_attention
     return paged_attention

@@ -17,6 +17,8 @@ from daemons.engine.device import Place
 from daemons.protocol.handshake import KvRegion
 
 KINDS = 2  # key, value
+FP8 = torch.float8_e4m3fn
+LARGEST_FP8 = 448.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,10 @@ class KvPool:
         """Tokens per page."""
         return int(self.memory.shape[4])
 
+    @property
+    def _raw(self) -> torch.Tensor:
+        return self.by_page.view(torch.uint8) if self.memory.dtype is FP8 else self.by_page
+
     def write(self, layer: int, slots: torch.Tensor, kv: torch.Tensor) -> None:
         """Put keys and values of a batch in their places.
 
@@ -56,7 +62,10 @@ class KvPool:
             slots: ``[tokens]``, page * page_size + place in the page.
             kv: ``[tokens, kind * kv_heads, head_dim]``.
         """
-        self.by_slot[layer].index_copy_(1, slots, kv.transpose(0, 1))
+        into, rows = self.by_slot[layer], kv.transpose(0, 1)
+        if into.dtype is FP8:  # which torch copies by index as bytes only
+            into, rows = into.view(torch.uint8), rounded(rows).view(torch.uint8)
+        into.index_copy_(1, slots, rows)
 
     def regions(self) -> tuple[KvRegion, ...]:
         """Return where the pages of each (layer, kind, head) lie, in memory order."""
@@ -81,10 +90,11 @@ class KvPool:
         """Return the content of some pages in host memory.
 
         Returns:
-            ``[layers, kind * kv_heads, pages, page_size * head_dim]``, a copy.
+            ``[layers, kind * kv_heads, pages, page_size * head_dim]``, a copy; fp8 as
+            bytes.
         """
         index = torch.tensor(pages, device=self.memory.device)
-        return self.by_page.index_select(2, index).cpu()
+        return self._raw.index_select(2, index).cpu()
 
     def copy_in(self, pages: Sequence[int], content: torch.Tensor) -> None:
         """Put the content of as many pages into these.
@@ -95,11 +105,16 @@ class KvPool:
         if len(pages) != content.shape[2]:
             raise ValueError(f"{len(pages)} pages for the content of {content.shape[2]}")
         index = torch.tensor(pages, device=self.memory.device)
-        self.by_page.index_copy_(2, index, content.to(self.memory.device))
+        self._raw.index_copy_(2, index, content.to(self.memory.device))
 
     def clear(self, pages: range) -> None:
         """Zero some pages in every layer and head."""
-        self.by_page[:, :, pages.start : pages.stop].zero_()
+        self._raw[:, :, pages.start : pages.stop].zero_()
+
+
+def rounded(kv: torch.Tensor) -> torch.Tensor:
+    """Return keys and values in fp8; what is larger than the largest number becomes that."""
+    return kv.clamp(-LARGEST_FP8, LARGEST_FP8).to(FP8)
 
 
 def make_pool(
