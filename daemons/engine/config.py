@@ -25,6 +25,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     threads: Annotated[int, msgspec.Meta(ge=0)] = 1  # of a rank; 0: its share of the host's cores
     cores: Annotated[str, msgspec.Meta(pattern=CORES)] = ""  # "0-3,8": only there; auto: its share
     kernels: Literal["auto", "native", "torch"] = "auto"  # auto: native on a CPU, where it is built
+    graphs: Literal["auto", "none"] = "auto"  # auto: decode steps on CUDA are recorded and replayed
     batch_tokens: Annotated[int, msgspec.Meta(ge=1)] = 512  # prefill: tokens of one forward
     chunk_tokens: Annotated[int, msgspec.Meta(ge=1)] = 512  # prefill: tokens of one room in it
     batch_rooms: Annotated[int, msgspec.Meta(ge=1)] = 64  # rooms of one forward

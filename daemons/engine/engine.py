@@ -23,6 +23,7 @@ from daemons.engine.config import EngineConfig
 from daemons.engine.cores import listed
 from daemons.engine.device import Place, bind, choose_place, kv_place, set_threads
 from daemons.engine.grammar import Compiler, Grammars
+from daemons.engine.graphs import DecodeGraphs, recorded
 from daemons.engine.kernels import Attention, choose_attention, native_team
 from daemons.engine.kv_cache import KINDS, KvPool, make_pool
 from daemons.engine.logprobs import drawn_logprob, token_logprobs
@@ -31,7 +32,7 @@ from daemons.engine.models import Model, load_model
 from daemons.engine.models.spec import Spec
 from daemons.engine.native.decoder import NativeDecoder
 from daemons.engine.progress import Progress
-from daemons.engine.room import RoomState, begin_room, judged_positions, resolved
+from daemons.engine.room import RoomState, begin_room, judged_positions, resolved, takes_largest
 from daemons.engine.sampler import NOT_FINITE, Choice, choose
 from daemons.engine.step import Item, Result, Sequence
 from daemons.engine.weights import read_json
@@ -70,6 +71,8 @@ class Engine:
     _likeliest: Likeliest | None  # a forward and its best tokens at once, where the model can
     _warm_tokens: int
     _grammars: Grammars
+    _graph_rooms: int  # of the largest batch of steps to record; 0: none
+    _graphs: DecodeGraphs | None = None
     _rooms: dict[RoomKey, RoomState] = field(default_factory=dict)
     _kept: dict[RoomKey, torch.Tensor] = field(default_factory=dict)  # in host memory
 
@@ -112,6 +115,7 @@ class Engine:
             _likeliest=model.likeliest if isinstance(model, NativeDecoder) else None,
             _warm_tokens=min(config.chunk_tokens, config.batch_tokens),
             _grammars=Grammars(Compiler(model_dir, spec.vocab_size)),
+            _graph_rooms=config.batch_rooms if config.graphs == "auto" else 0,
         )
 
     @property
@@ -198,6 +202,10 @@ class Engine:
             self.begin(Sequence(_WARM_ROOM, sampling, (0,)))
             self.forward([Item(_WARM_ROOM, part, start, pages, samples=True)])
         self.end(_WARM_ROOM)
+        if self._graph_rooms:
+            longest = min(self.max_model_len, self.pages * self.page_size)
+            parts = self._model, self._pool, self._attention
+            self._graphs = recorded(*parts, self._graph_rooms, longest)
         self._pool.clear(range(len(pages)))
 
     def _checked(
@@ -252,7 +260,7 @@ class Engine:
     def _run(self, items: list[Item], states: list[RoomState]) -> list[Result]:
         tables = [state.table for state in states]
         batch = lay_out(items, self.page_size, self._place.device, self.progress, tables)
-        if self._likeliest is not None and all(map(_takes_largest, items, states)):
+        if self._likeliest is not None and all(map(takes_largest, items, states)):
             return self._run_greedily(self._likeliest, batch, states)
         return self._run_any(batch, states)
 
@@ -277,7 +285,9 @@ class Engine:
     @torch.inference_mode()
     def _run_any(self, batch: Batch, states: list[RoomState]) -> list[Result]:
         items = batch.items
-        hidden = self._model.hidden(batch, self._attend(batch))
+        hidden = self._graphs.hidden(batch) if self._graphs is not None else None
+        if hidden is None:
+            hidden = self._model.hidden(batch, self._attend(batch))
         chosen = self._sample(hidden, batch, items, states)
         results = []
         for item, state, span in zip(items, states, batch.spans, strict=True):
@@ -345,13 +355,6 @@ def eos_token_ids(model_dir: Path) -> tuple[int, ...]:
         if found is not None:
             return tuple(found) if isinstance(found, list) else (int(found),)
     return ()
-
-
-def _takes_largest(item: Item, state: RoomState) -> bool:
-    """Say whether the largest raw logit is all that an item wants, if it wants any."""
-    if not item.samples:
-        return state.asked.sampling.prompt_logprobs is None
-    return state.takes_largest and len(state.output) >= state.asked.sampling.min_tokens
 
 
 def _outs(

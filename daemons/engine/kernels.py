@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 import torch
 
 from daemons.engine.attention import Attend, paged_attention
-from daemons.engine.attention_cuda import varlen_attention, varlen_works
+from daemons.engine.attention_cuda import VARLEN_PAGE, varlen_attention, varlen_works
 from daemons.engine.batch import Batch
 from daemons.engine.config import EngineConfig
 from daemons.engine.device import Place
+from daemons.engine.gathered import gathered_attention
 from daemons.engine.kv_cache import FP8, KvPool, make_pool
-from daemons.engine.kv_fp8 import attention_over_fp8
 from daemons.engine.native.abi import Library, Team
 from daemons.engine.native.attention import attention_fits, native_attention
 from daemons.engine.native.build import build, library_path
@@ -45,13 +45,22 @@ def choose_attention(
 ) -> Attention:
     """Return the fastest attention that serves this pool, for queries of ``dtype`` (its own)."""
     memory = pool.memory
-    if memory.dtype is FP8:
-        assert dtype is not None
-        place = Place(memory.device, dtype)
-        probe = make_pool(1, pool.kv_heads, 1, pool.page_size, memory.shape[-1], place)
-        return attention_over_fp8(choose_attention(probe, heads, None), dtype)
-    if team is not None and attention_fits(pool, heads):
-        return native_attention(team)
-    if memory.device.type != "cpu" and varlen_works(pool, heads):
+    if memory.device.type == "cpu" and memory.dtype is not FP8:
+        fits = team is not None and attention_fits(pool, heads)
+        return native_attention(team) if team is not None and fits else paged_attention
+    dtype = dtype or memory.dtype
+    if memory.dtype is dtype and varlen_works(pool, heads):
         return varlen_attention
-    return paged_attention
+    for page_size in _copied_sizes(pool.page_size):
+        place = Place(memory.device, dtype)
+        probe = make_pool(1, pool.kv_heads, 1, page_size, memory.shape[-1], place)
+        if varlen_works(probe, heads):
+            return gathered_attention(varlen_attention, dtype, page_size)
+    if memory.dtype is dtype:
+        return paged_attention
+    return gathered_attention(paged_attention, dtype, pool.page_size)
+
+
+def _copied_sizes(page_size: int) -> list[int]:
+    """Return page sizes to try for a copy, the pool's own first."""
+    return [page_size, *([VARLEN_PAGE] if VARLEN_PAGE % page_size == 0 else [])]

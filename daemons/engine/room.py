@@ -128,3 +128,10 @@ def judged_positions(state: RoomState, item: Item) -> range:
         return range(0)
     first = max(item.start, sampling.prompt_logprobs_start)
     return range(first, min(item.start + len(item.tokens), len(state.asked.prompt)))
+
+
+def takes_largest(item: Item, state: RoomState) -> bool:
+    """Say whether the largest raw logit is all that an item wants, if it wants any."""
+    if not item.samples:
+        return state.asked.sampling.prompt_logprobs is None
+    return state.takes_largest and len(state.output) >= state.asked.sampling.min_tokens

@@ -12,9 +12,9 @@ from daemons.engine.batch import Batch, lay_out
 from daemons.engine.config import EngineConfig
 from daemons.engine.device import Place, kv_place
 from daemons.engine.engine import Engine
+from daemons.engine.gathered import gathered_attention, regrouped
 from daemons.engine.kernels import choose_attention
 from daemons.engine.kv_cache import FP8, LARGEST_FP8, KvPool, make_pool, rounded
-from daemons.engine.kv_fp8 import attention_over_fp8, renumbered
 from daemons.engine.step import Item
 from daemons.protocol.ids import RoomKey
 from tests.support.checkpoints import checkpoint
@@ -40,7 +40,10 @@ def batch_of(items: list[Item]) -> Batch:
 
 @pytest.mark.parametrize("rule", [PLAIN, Rule(window=3), Rule(softcap=2.0, scale=0.5)], ids=repr)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-def test_it_is_attention_over_the_rounded_keys_and_values(dtype: torch.dtype, rule: Rule) -> None:
+@pytest.mark.parametrize("page_size", [PAGE_SIZE, 4 * PAGE_SIZE])
+def test_it_is_attention_over_the_rounded_keys_and_values(
+    page_size: int, dtype: torch.dtype, rule: Rule
+) -> None:
     draw = torch.Generator().manual_seed(2)
     past = torch.randn(pool_of(dtype).memory.shape, generator=draw)
     small, wide = pool_of(FP8), pool_of(dtype)
@@ -49,7 +52,7 @@ def test_it_is_attention_over_the_rounded_keys_and_values(dtype: torch.dtype, ru
     batch = batch_of(ITEMS)
     query = torch.randn(9, 4, HEAD_DIM, generator=draw).to(dtype)
     kv = torch.randn(9, 2 * KV_HEADS, HEAD_DIM, generator=draw).to(dtype)
-    over_small = attention_over_fp8(paged_attention, dtype)(small, batch)
+    over_small = gathered_attention(paged_attention, dtype, page_size)(small, batch)
     over_wide = paged_attention(wide, batch)
     for layer in (0, 1):
         found = over_small(layer, query, kv, rule)
@@ -59,10 +62,24 @@ def test_it_is_attention_over_the_rounded_keys_and_values(dtype: torch.dtype, ru
         assert torch.equal(small.memory[layer].to(dtype), wide.memory[layer])
 
 
-def test_pages_are_renumbered_by_the_batch_and_shared_ones_once() -> None:
-    pages, items = renumbered(batch_of(ITEMS))
-    assert pages == [7, 2, 9, 3, 5, 11]
-    assert [item.pages for item in items] == [(0, 1, 2, 3), (0, 4), (5,)]
+def test_small_pages_become_large_ones_of_the_same_type() -> None:
+    draw = torch.Generator().manual_seed(3)
+    pool, same = pool_of(torch.float32), pool_of(torch.float32)
+    pool.memory.copy_(torch.randn(pool.memory.shape, generator=draw))
+    same.memory.copy_(pool.memory)
+    batch = batch_of(ITEMS)
+    query = torch.randn(9, 4, HEAD_DIM, generator=draw)
+    kv = torch.randn(9, 2 * KV_HEADS, HEAD_DIM, generator=draw)
+    found = gathered_attention(paged_attention, torch.float32, 16)(pool, batch)(1, query, kv)
+    assert torch.allclose(found, paged_attention(same, batch)(1, query, kv), atol=1e-6)
+    assert torch.equal(pool.memory, same.memory)
+
+
+def test_contexts_lie_behind_each_other_and_begin_a_page() -> None:
+    pages, items = regrouped(batch_of(ITEMS), 2)
+    assert pages == [7, 2, 9, 3, 7, 5, 11, 11]
+    assert [item.pages for item in items] == [(0, 1), (2,), (3,)]
+    assert regrouped(batch_of(ITEMS), 1)[0] == [7, 2, 9, 3, 7, 5, 11]
 
 
 def test_what_is_too_large_becomes_the_largest_and_the_rest_the_nearest() -> None:
