@@ -60,6 +60,7 @@ def doorway_of(service: Service) -> Doorway:
         lambda method, path: (method, path) in ORDERS,
         TurnedAway,
         service.config.max_body_bytes,
+        start=service.express.start,
     )
 
 

@@ -32,21 +32,38 @@ class Client:
 
     async def begin(self) -> None:
         """Send the head of a stream."""
-        await self.call.begin(self.room_header)
+        self.put_begin()
+        await self.call.flow.opened()
+
+    def put_begin(self) -> None:
+        """Send the head of a stream, and do not wait for the client to take it."""
+        self.call.put_begin(self.room_header)
         self.telling.began()
 
     async def send(self, events: bytes) -> None:
         """Send complete events."""
-        await self.call.send(events)
+        self.put(events)
+        if self.call.flow.is_paused:
+            await self.call.flow.opened()
+
+    def put(self, events: bytes) -> None:
+        """Send complete events, and do not wait."""
+        self.call.put(events)
         self.has_all = self.has_all or events.endswith(DONE_EVENT)
 
     async def finish(self, answer: Answer) -> None:
         """End well."""
+        self.put_end(answer)
+        if self.call.flow.is_paused and answer.body:
+            await self.call.flow.opened()
+
+    def put_end(self, answer: Answer) -> None:
+        """End well, and do not wait."""
         if self.call.status:
-            await self.call.end()
+            self.call.end()
         else:
             headers = {**answer.headers, **self.room_header}
-            await self.call.answer(answer.status, headers, answer.body)
+            self.call.put_answer(answer.status, headers, answer.body)
 
     async def refuse(self, failed: LegFailed) -> None:
         """Tell a failure as an answer of its own, or as the last event where the head is out."""
@@ -56,7 +73,7 @@ class Client:
         )
         if self.call.status:
             await self.send(error_event(said, refusal))
-            await self.call.end()
+            self.call.end()
         elif said is None:
             await tell(self.call, refusal, self.room_header)
         else:

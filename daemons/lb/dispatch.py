@@ -87,6 +87,7 @@ class Exchange:
     seam: Seam | None = None  # None: prefill's first token does not go out
     first_token: Callable[[str], None] = lambda _: None  # told when a leg's first event is here
     began: bool = False  # the client has our head
+    prefill_is_done: bool = False  # its leg has ended well before :meth:`run`
     begun: set[str] = field(default_factory=set)  # legs whose first event is here
     lost: dict[Life, LegFailed] = field(default_factory=dict)  # legs that were given up
     tasks: dict[Life, Task] = field(default_factory=dict)
@@ -104,8 +105,11 @@ class Exchange:
         """
         if self.prefill is None:
             return await self._alone(self.decode)
-        prefill = self._started(self.prefill, self.prefill.run(self._gather))
-        prefill.add_done_callback(self.prefill_ended)
+        if self.prefill_is_done:
+            prefill = asyncio.create_task(_nothing(), name="leg.prefill")
+        else:
+            prefill = self._started(self.prefill, self.prefill.run(self._gather))
+            prefill.add_done_callback(self.prefill_ended)
         decode = self._started(self.decode, self._answer(prefill))
         try:
             async with asyncio.timeout(self.total_s):
@@ -121,16 +125,21 @@ class Exchange:
 
     def lose(self, worker: Worker, detail: str) -> None:
         """Give the leg of ``worker`` up: it is known not to answer."""
-        if (task := self.tasks.get(worker.life)) is None or task.done():
+        task = self.tasks.get(worker.life)
+        if task is not None and task.done():
             return
         failure = Failure(Cause.LB_WORKER_GONE, self.stage, worker.name, detail)
         self.lost[worker.life] = LegFailed(failure)
-        task.cancel()
+        if task is not None:
+            task.cancel()
 
     def _started(self, leg: Leg, running: Coroutine[Any, Any, Answer]) -> Task:
         life = leg.worker.life
 
         async def run() -> Answer:
+            if (lost := self.lost.get(life)) is not None:
+                running.close()
+                raise lost
             try:
                 return await running
             except asyncio.CancelledError:
@@ -139,6 +148,7 @@ class Exchange:
                 raise
 
         task = asyncio.create_task(run(), name=f"leg.{leg.worker.role.value}")
+        task.add_done_callback(lambda _: leg.drop())  # also where it never began
         self.tasks[life] = task
         return task
 
@@ -181,15 +191,19 @@ class Exchange:
         return cause
 
     async def _of_decode(self, events: list[bytes]) -> None:
-        self._is_here(DECODE)
-        if self.seam is not None and not self.seam.is_over:
-            try:
-                passed = [self.seam.from_decode(one) for one in events]
-            except SeamBroken as error:
-                name = self.decode.worker.name
-                raise LegFailed(Failure(Cause.INTERNAL, self.stage, name, str(error))) from error
-            events = [event for event in passed if event is not None]
-        await self._pass_on(events)
+        self.is_here(DECODE)
+        await self._pass_on(self.seamless(events))
+
+    def seamless(self, events: list[bytes]) -> list[bytes]:
+        """Return those of decode's events that the client has not seen; raises LegFailed."""
+        if self.seam is None or self.seam.is_over:
+            return events
+        try:
+            passed = [self.seam.from_decode(one) for one in events]
+        except SeamBroken as error:
+            name = self.decode.worker.name
+            raise LegFailed(Failure(Cause.INTERNAL, self.stage, name, str(error))) from error
+        return [event for event in passed if event is not None]
 
     async def _pass_on(self, events: list[bytes]) -> None:
         """Send events in the order in which they were taken, whichever leg brought them."""
@@ -201,7 +215,8 @@ class Exchange:
                 self.began = True
             await self.downstream.send(EVENT_END.join(events) + EVENT_END)
 
-    def _is_here(self, leg: str) -> None:
+    def is_here(self, leg: str) -> None:
+        """Take note that an event of a leg came."""
         if leg not in self.begun:
             self.begun.add(leg)
             self.first_token(leg)
@@ -227,7 +242,7 @@ class Exchange:
         return merge.of_answer(answer.body) if answer.body else dict(self.gathered.lists)
 
     async def _gather(self, events: list[bytes]) -> None:
-        self._is_here(PREFILL)
+        self.is_here(PREFILL)
         if self.order.wants_prompt_logprobs:
             for event in events:
                 self.gathered.take(event)
@@ -244,6 +259,10 @@ class Exchange:
         return Failure(
             Cause.LB_TIMEOUT, self.stage, self.decode.worker.name, f"not done in {self.total_s:g} s"
         )
+
+
+async def _nothing() -> Answer:
+    return Answer(200, b"", {})
 
 
 def _failure(task: Task) -> BaseException | None:

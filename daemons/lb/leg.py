@@ -67,12 +67,12 @@ class Silence:
     _since_s: float | None = None  # None: nobody waits
     _timer: asyncio.TimerHandle | None = None
 
-    def begin(self) -> None:
-        """Wait for an event from now on."""
+    def begin(self, since_s: float | None = None) -> None:
+        """Wait for an event from now on, or since then."""
         loop = asyncio.get_running_loop()
-        self._since_s = loop.time()
+        self._since_s = loop.time() if since_s is None else since_s
         if self._timer is None:
-            self._timer = loop.call_later(self.limit_s, self._look)
+            self._timer = loop.call_at(self._since_s + self.limit_s, self._look)
 
     def pause(self) -> None:
         """An event is here."""
@@ -112,6 +112,9 @@ class Leg:
     refused: bool = False  # no connection came about
     broken: bool = False  # a connection was lost
     leaving: bool = False  # the worker says that it takes no requests
+    line: Line | None = None  # on which it was asked
+    has_all: bool = False  # the end mark was read
+    heard_s: float | None = None  # when the last event came, by the loop's clock
 
     async def run(self, take: TakeEvents) -> Answer:
         """Post; hand events on as they come, some complete ones at a time; return the answer.
@@ -119,6 +122,28 @@ class Leg:
         Raises:
             LegFailed: anything but a good answer that is complete.
         """
+        line = self.line or await self._asked()
+        line.heard = None
+        try:
+            await line.answered()
+            return await self._read(line, take)
+        except LineLost as error:
+            raise self._broke(str(error)) from error
+        finally:
+            self.drop()
+
+    def ask(self, line: Line) -> None:
+        """Post on a connection."""
+        self.line = line
+        line.ask((self._head(), self.body))
+
+    def drop(self) -> None:
+        """Give the connection back; it ends if its answer has not."""
+        if self.line is not None:
+            line, self.line = self.line, None
+            self.pool.give_back(self.worker.host, self.worker.port, line)
+
+    async def _asked(self) -> Line:
         worker = self.worker
         try:
             line = await self.pool.line(worker.host, worker.port, self.connect_s)
@@ -130,22 +155,15 @@ class Leg:
             number = error.errno or 0  # of the resolver they are negative
             why = os.strerror(number) if number > 0 else str(error)
             raise self._broke(f"no connection: {why}", refused=True) from error
-        try:
-            line.ask((self._head(), self.body))
-            await line.answered()
-            return await self._read(line, take)
-        except LineLost as error:
-            raise self._broke(str(error)) from error
-        finally:
-            self.pool.give_back(worker.host, worker.port, line)
+        self.ask(line)
+        return line
 
     def _head(self) -> bytes:
         begun = _begun(self.path, self.worker.host, self.worker.port)
         return b"%b%bContent-Length: %d\r\n\r\n" % (begun, self.fields, len(self.body))
 
     async def _read(self, line: Line, take: TakeEvents) -> Answer:
-        said = line.headers
-        headers = {name: said[low] for name, low in _PASSED_BACK if low in said}
+        headers = passed_back(line)
         if line.status >= 300:
             body = await _up_to(line, ERROR_BYTES_LIMIT)
             told = Answer(line.status, body, headers)
@@ -154,14 +172,19 @@ class Leg:
                 raise self._broke(WRONG_KEY, cause=Cause.LB_KEY_MISMATCH)
             self.leaving = failure.cause in LEAVING and failure.peer == self.worker.name
             raise LegFailed(failure, told)
-        if not said.get("content-type", "").startswith("text/event-stream"):
+        if not is_stream(line):
             return Answer(line.status, await _whole(line), headers)
         await self._read_events(line, take)
         return Answer(line.status, b"", headers)
 
     async def _read_events(self, line: Line, take: TakeEvents) -> None:
+        if self.has_all:
+            await _to_the_end(line)
+            return
         rest = b""
         silence = Silence(line, self.idle_s)
+        if self.heard_s is not None:
+            silence.begin(self.heard_s)
         try:
             while True:
                 chunk = await line.part()
@@ -223,6 +246,17 @@ def _begun(path: str, host: str, port: int) -> bytes:
     return f"POST {path} HTTP/1.1\r\nHost: {host_in_url(host)}:{port}\r\n".encode("latin-1")
 
 
+def passed_back(line: Line) -> dict[str, str]:
+    """Return the fields of an answer that go to the client."""
+    said = line.headers
+    return {name: said[low] for name, low in _PASSED_BACK if low in said}
+
+
+def is_stream(line: Line) -> bool:
+    """Say whether an answer comes as events."""
+    return line.headers.get("content-type", "").startswith("text/event-stream")
+
+
 def error_event(said: Answer | None, refusal: Refusal) -> bytes:
     """Return a failure as the last event of a stream, in the worker's own words if there are."""
     error = _error_in(said.body) if said is not None else None
@@ -256,6 +290,10 @@ def _error_in(body: bytes) -> dict[str, Any] | None:
         return None
     error = said.get("error") if isinstance(said, dict) else None
     return error if isinstance(error, dict) else None
+
+
+async def drop_events(_: list[bytes]) -> None:
+    """Take events that nobody needs."""
 
 
 async def _to_the_end(line: Line) -> None:

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from daemons.cluster.key import ClusterKey
+from daemons.lb.asked import Asked
 from daemons.lb.client import Client, tell
 from daemons.lb.config import LbConfig
 from daemons.lb.cors import cors_headers
 from daemons.lb.dispatch import ClientGone, Lingering
+from daemons.lb.express import Expressway
 from daemons.lb.fleet import Fleet, Pick, Worker
 from daemons.lb.gate import Gate
 from daemons.lb.keys import ApiKeys
@@ -24,8 +26,9 @@ from daemons.lb.open_requests import OpenRequests
 from daemons.lb.order import CHAT, COMPLETIONS, GENERATE, BadOrder, Order, read_order
 from daemons.lb.pairing import Pairing
 from daemons.lb.rooms import Rooms
-from daemons.lb.serving import TIMEOUT_HEADER, Asked, Serving
+from daemons.lb.serving import TIMEOUT_HEADER, Serving
 from daemons.lb.trace import traceparent
+from daemons.lb.trial import Trial
 from daemons.lb.wire.call import Call
 from daemons.lb.wire.pool import Pool
 from daemons.protocol.causes import Cause, Failure
@@ -36,6 +39,7 @@ from daemons.runtime.log import Logger, logger
 from daemons.runtime.recorder import Recorder
 
 SESSION_HEADER = "X-Session-ID"  # requests of one session may be kept together
+_SESSION = SESSION_HEADER.lower()
 PASSED_ON = (
     "Authorization",
     "X-Request-ID",
@@ -80,6 +84,7 @@ class Service:
     key: ClusterKey | None = None
     keys: ApiKeys | None = None  # of clients
     serving: Serving = field(init=False)
+    express: Expressway = field(init=False)
 
     def __post_init__(self) -> None:
         self.serving = Serving(
@@ -98,6 +103,7 @@ class Service:
             heed=self._heed,
             state=lambda: self.state,
         )
+        self.express = Expressway(self.serving, self.open, self.pool, self._asked, self._go_on)
 
     @property
     def credentials(self) -> dict[str, str]:
@@ -106,13 +112,10 @@ class Service:
 
     async def serve(self, call: Call) -> None:
         """Answer an order of a client, whatever happens."""
-        if self.config.cors_origins:
-            call.extra |= cors_headers(self.config.cors_origins, call.headers)
-        if (named := call.headers.get("x-request-id")) is not None:
-            call.extra["X-Request-ID"] = named
+        if call.flow.is_gone:
+            return
         try:
-            call.client = self.client_of(call.headers)
-            await self._serve(self._order(call), call)
+            await self._serve(self._asked(call), call)
         except Refusal as refusal:
             await self._tell(call, refusal)
         except ClientGone:
@@ -158,14 +161,24 @@ class Service:
         except BadOrder as error:
             raise invalid(str(error)) from error
 
-    async def _serve(self, order: Order, call: Call) -> None:
-        asked = Asked(
+    def _asked(self, call: Call) -> Asked:
+        """Return what a client asks for; raises Refusal."""
+        headers = call.headers
+        if self.config.cors_origins:
+            call.extra |= cors_headers(self.config.cors_origins, headers)
+        if (named := headers.get("x-request-id")) is not None:
+            call.extra["X-Request-ID"] = named
+        call.client = self.client_of(headers)
+        order = self._order(call)
+        return Asked(
             order,
             self._headers(call),
-            self._total_s(call.headers),
+            self._total_s(headers),
             who=call.client or call.remote,
-            session=call.headers.get(SESSION_HEADER.lower(), ""),
+            session=headers.get(_SESSION, ""),
         )
+
+    async def _serve(self, asked: Asked, call: Call) -> None:
         with self.serving.within_limits(asked):
             pick = await self.serving.admitted(asked)
             client = Client(call)
@@ -175,10 +188,28 @@ class Service:
             except ClientGone:
                 return  # nobody reads it
 
-    async def _told(self, asked: Asked, pick: Pick, client: Client) -> None:
+    async def _go_on(
+        self, asked: Asked, trial: Trial, client: Client, why: BaseException | None
+    ) -> None:
+        """Serve a request on whose limits and workers it is counted already."""
+        try:
+            with self.open.entered():
+                if why is None and client.call.flow.is_gone:
+                    why = ClientGone()
+                elif why is None and self.open.cut:
+                    why = asyncio.CancelledError()
+                await self._told(asked, trial, client, why)
+        except ClientGone:
+            return  # nobody reads it
+        finally:
+            self.serving.limits.leave(asked.who, asked.order.rooms)
+
+    async def _told(
+        self, asked: Asked, first: Pick | Trial, client: Client, why: BaseException | None = None
+    ) -> None:
         """Serve to the client's last byte, and tell the end."""
         try:
-            answer = await self.serving.run(asked, pick, client)
+            answer = await self.serving.run(asked, first, client, why)
             await client.finish(answer)
         except LegFailed as error:
             failed = error

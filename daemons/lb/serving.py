@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
-import msgspec
-
+from daemons.lb.asked import Asked
 from daemons.lb.config import LbConfig
-from daemons.lb.dispatch import Exchange, Lingering, Task
+from daemons.lb.dispatch import Lingering
 from daemons.lb.fleet import Fleet, Life, Pair, Pick, Wish, Worker
 from daemons.lb.gate import Gate, QueueIsFull, WaitedTooLong
 from daemons.lb.leg import Answer, Leg, LegFailed
@@ -27,10 +25,10 @@ from daemons.lb.limits import Limits
 from daemons.lb.metrics import Metrics
 from daemons.lb.order import Order
 from daemons.lb.pairing import NoPair, Pairing
-from daemons.lb.retry import Budget, guilty, may_succeed_elsewhere
+from daemons.lb.retry import Budget, may_succeed_elsewhere
 from daemons.lb.rooms import Rooms
-from daemons.lb.seam import Seam
 from daemons.lb.stories import Telling
+from daemons.lb.trial import Client, Trial
 from daemons.lb.watch import Watch
 from daemons.lb.wire.head import field_lines
 from daemons.protocol.causes import Cause, Failure
@@ -47,38 +45,6 @@ PAUSE_S = 0.2  # before a try with workers of which one has just failed
 LEAST_S = 0.001  # 0 would be no time
 
 MakeLeg = Callable[[Worker, str, bytes, bytes], Leg]  # path, body, lines of the head
-
-
-class Asked(msgspec.Struct, frozen=True):
-    """What a client asked for."""
-
-    order: Order
-    headers: Mapping[str, str]  # that workers get too
-    total_s: float
-    who: str = ""  # the client, by key or address
-    session: str = ""  # from a header; goes before the body's
-    begun_s: float = msgspec.field(default_factory=time.monotonic)
-
-    @property
-    def wish(self) -> Wish:
-        """Return what the choice of a pair looks at."""
-        order = self.order
-        session = self.session or order.session
-        prompt_tokens = order.prompt_tokens // (order.items or 1)
-        return Wish(order.rooms, order.tokens, prompt_tokens, order.prompt, session)
-
-    def left_s(self) -> float:
-        """Return how much of its time is left."""
-        return self.total_s - (time.monotonic() - self.begun_s)
-
-
-class Client(Protocol):
-    """The client's end (see :class:`Downstream`); ``telling`` is of the try that it gets to see."""
-
-    telling: Telling
-
-    async def begin(self) -> None: ...
-    async def send(self, events: bytes) -> None: ...
 
 
 @dataclass(slots=True)
@@ -135,6 +101,24 @@ class Serving:
                 raise
         return await self._entered(lambda: self.pick(wish), asked.total_s, asked.who)
 
+    def begun(self, asked: Asked, client: Client) -> Trial | None:
+        """Return the first try of a request, begun; None where it must wait or be refused.
+
+        Whoever ends it takes the request off the limits.
+        """
+        try:
+            pick = self.pick(asked.wish)
+        except Refusal:
+            return None
+        now_s = time.monotonic()
+        if pick is None or self.limits.enter(asked.who, asked.order.rooms, now_s) is not None:
+            return None
+        self.budget.request(now_s)
+        trial = self._trial(asked, pick, client, 1, "")
+        client.telling = trial.telling
+        trial.enter()
+        return trial
+
     @contextmanager
     def within_limits(self, asked: Asked) -> Iterator[None]:
         """Count a request on its client's account while it is open.
@@ -161,6 +145,8 @@ class Serving:
         for trial in list(self.trials):
             if not trial.exchange.began:
                 trial.exchange.lose(worker, detail)
+                if trial.express is not None:
+                    trial.express.go_on()
 
     def pick(self, wish: Wish | None = None, avoid: Collection[Life] = ()) -> Pick | None:
         """Return a pair for a request, None when no worker has a place for it now.
@@ -178,19 +164,28 @@ class Serving:
                 retry_after_s=self.config.poll_s,
             ) from None
 
-    async def run(self, asked: Asked, pick: Pick, client: Client) -> Answer:
-        """Return decode's answer (empty when it went out as events); ``pick`` is for the first try.
+    async def run(
+        self,
+        asked: Asked,
+        first: Pick | Trial,
+        client: Client,
+        why: BaseException | None = None,
+    ) -> Answer:
+        """Return decode's answer (empty when it went out as events).
+
+        ``first`` is what the first try gets, or the try itself where it has begun; ``why`` it has
+        failed already.
 
         Raises:
             LegFailed: the first cause of the last try.
             ClientGone: nobody reads it.
         """
-        attempt, retry_of, avoid = 1, "", set[Life]()
+        avoid = set[Life]()
+        trial = first if isinstance(first, Trial) else self._trial(asked, first, client, 1, "")
         while True:
-            trial = self._trial(asked, pick, client, attempt, retry_of)
             client.telling = trial.telling
             try:
-                return await trial.run()
+                return await trial.run(why)
             except LegFailed as error:
                 avoid.update(trial.to_avoid(error))
                 failed = error
@@ -198,7 +193,9 @@ class Serving:
             if again is None:
                 raise failed
             trial.telling.given_up(failed.failure)
-            attempt, retry_of, pick = attempt + 1, room_hex(trial.telling.rooms[0]), again
+            before, why = trial.telling, None
+            retry_of = room_hex(before.rooms[0])
+            trial = self._trial(asked, again, client, before.attempt + 1, retry_of)
 
     async def _again(
         self, asked: Asked, trial: Trial, failed: LegFailed, avoid: Collection[Life]
@@ -269,99 +266,3 @@ class Serving:
             failure = Failure(Cause.QUEUE_TIMEOUT, "dispatch", self.instance, detail)
         self.metrics.turned_away(failure)
         raise Refusal.of(failure, retry_after_s=config.poll_s)
-
-
-class Trial:
-    """One try at a request: its rooms, its legs, and what they cost meanwhile."""
-
-    def __init__(
-        self,
-        serving: Serving,
-        asked: Asked,
-        pair: Pair,
-        telling: Telling,
-        legs: list[Leg],
-        client: Client,
-        total_s: float,
-    ) -> None:
-        *prefill, decode = legs
-        self._serving = serving
-        self._pair = pair
-        self._legs = legs
-        self._load = len(telling.rooms), asked.order.tokens
-        self.telling = telling
-        self.exchange = Exchange(
-            asked.order,
-            prefill[0] if prefill else None,
-            decode,
-            client,
-            total_s,
-            self._prefill_ended,
-            serving.lingering.hold,
-            self._seam(asked.order),
-            telling.first_token,
-        )
-
-    def _seam(self, order: Order) -> Seam | None:
-        serving, prefill = self._serving, self._pair.prefill
-        if prefill is None or prefill.name in serving.meetings or not order.stream:
-            return None  # others' prefills do not promise the same events
-        return Seam(order.rooms) if serving.config.first_token == "prefill" else None
-
-    async def run(self) -> Answer:
-        """Return the answer; see :meth:`Serving.run` for what is raised."""
-        serving, pair = self._serving, self._pair
-        breakers = serving.pairing.breakers
-        now_s = time.monotonic()
-        serving.trials.add(self)
-        serving.fleet.take(pair, *self._load)
-        serving.pairing.credits.spend(pair.decode.life, self._load[1])
-        for worker in pair.workers:
-            breakers.took(worker.life, now_s)
-        try:
-            answer = await self.exchange.run()
-        except BaseException as error:
-            self._blame(error)
-            raise
-        else:
-            for worker in pair.workers:
-                breakers.good(worker.life)
-            return answer
-        finally:
-            serving.trials.discard(self)
-            for leg in self._legs:
-                serving.heed(leg)
-            serving.fleet.give_back(pair.decode, *self._load)
-            serving.gate.opened()
-            serving.rooms.end(self.telling.rooms)
-
-    def to_avoid(self, failed: LegFailed) -> set[Life]:
-        """Return whom the next try shall not meet again."""
-        culprit = guilty(failed, self.exchange.culprit, self._pair)
-        return {culprit.life} if culprit else {worker.life for worker in self._pair.workers}
-
-    def _blame(self, error: BaseException) -> None:
-        breakers = self._serving.pairing.breakers
-        culprit = (
-            guilty(error, self.exchange.culprit, self._pair)
-            if isinstance(error, LegFailed)
-            else None
-        )
-        for worker in self._pair.workers:
-            if culprit is None or worker.life != culprit.life:
-                breakers.neither(worker.life)
-            elif breakers.bad(worker.life, time.monotonic()):
-                self._serving.log.warning("breaker.open", worker=worker.name, why=str(error))
-
-    def _prefill_ended(self, task: Task) -> None:
-        if self._pair.prefill is not None:
-            self._serving.fleet.give_back(self._pair.prefill, *self._load)
-        self._serving.gate.opened()
-        self.telling.prefill_ended(_how(task))
-
-
-def _how(task: asyncio.Task[Answer]) -> str:
-    if task.cancelled():
-        return "cancelled"
-    error = task.exception()
-    return "done" if error is None else f"failed: {error}"

@@ -69,20 +69,28 @@ class Call:
 
     async def begin(self, headers: Mapping[str, str]) -> None:
         """Send the head of an event stream."""
+        self.put_begin(headers)
+        await self.flow.opened()
+
+    def put_begin(self, headers: Mapping[str, str]) -> None:
+        """Send the head, and do not wait for the client to take it."""
         if self.head.is_http10:
             self.head.keep_alive = False
         coding = {} if self.head.is_http10 else {"Transfer-Encoding": "chunked"}
         self._put(self._head(200, {**STREAM, **headers, **coding}))
         self.status = 200
-        await self.flow.opened()
 
     async def send(self, data: bytes) -> None:
         """Send a part of the stream."""
-        self._put(data if self.head.is_http10 else b"%x\r\n%b\r\n" % (len(data), data))
+        self.put(data)
         if self.flow.is_paused:
             await self.flow.opened()
 
-    async def end(self) -> None:
+    def put(self, data: bytes) -> None:
+        """Send a part, and do not wait."""
+        self._put(data if self.head.is_http10 else b"%x\r\n%b\r\n" % (len(data), data))
+
+    def end(self) -> None:
         """End the stream."""
         if not self.head.is_http10:
             self._put(b"0\r\n\r\n")

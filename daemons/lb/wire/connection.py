@@ -13,7 +13,7 @@ import contextlib
 import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Protocol, cast
 
 import httptools
 
@@ -38,6 +38,29 @@ DRAIN_S = 2.0  # after an early refusal its sender may go on for so long
 Serve = Callable[[Call], Awaitable[None]]
 
 
+class Way(Protocol):
+    """A request that is served without a task, as long as all goes well."""
+
+    def go_on(self) -> None:
+        """Be served by a task from now on."""
+        ...
+
+
+class Server(Protocol):
+    """What whoever serves a request without a task says to its connection."""
+
+    def served(self, call: Call) -> None:
+        """The answer is out."""
+        ...
+
+    def serve_by(self, call: Call, serving: Awaitable[None]) -> None:
+        """A task shall go on; it begins even when the client leaves before."""
+        ...
+
+
+Start = Callable[[Call, Server], Way | None]  # None: a task serves it
+
+
 @dataclass(slots=True)
 class Doorway:
     """What all connections of one site share."""
@@ -48,6 +71,7 @@ class Doorway:
     body_bytes_limit: int
     connections: set[Connection] = field(default_factory=set)
     is_closing: bool = False  # after its answer a connection ends
+    start: Start | None = None  # where not every request gets a task of its own
 
     def sweep(self, now_s: float) -> None:
         """Hold the deadlines."""
@@ -71,6 +95,8 @@ class Connection(asyncio.Protocol):
         self._deadline_s = clock() + HEAD_S
         self._in_head = True
         self.task: asyncio.Task[None] | None = None
+        self._has_begun = False  # the task
+        self._way: Way | None = None
         self._is_over = False  # nothing that comes is read any more
 
     # What asyncio calls.
@@ -89,7 +115,7 @@ class Connection(asyncio.Protocol):
         if self._is_over:
             return
         self._buffer += data
-        if self.task is None:
+        if not self.is_busy:
             self._advance()
         elif len(self._buffer) > AHEAD_BYTES_LIMIT:
             self._transport.pause_reading()
@@ -110,11 +136,21 @@ class Connection(asyncio.Protocol):
         """Let it go on."""
         self._flow.resume()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is being served."""
+        return self.task is not None or self._way is not None
+
     # What the site calls.
+
+    def go_on(self) -> None:
+        """Let a task serve what is open."""
+        if self._way is not None:
+            self._way.go_on()
 
     def look(self, now_s: float) -> None:
         """End what is late."""
-        if self.task is not None or now_s < self._deadline_s:
+        if self.is_busy or now_s < self._deadline_s:
             return
         if self._head is not None and not self._is_over:
             self._refuse(BadHead(408, f"body: not here within {BODY_S:g} s"))
@@ -123,7 +159,7 @@ class Connection(asyncio.Protocol):
 
     def close_when_idle(self) -> None:
         """End now, or after the answer that is under way."""
-        if self.task is None:
+        if not self.is_busy:
             self._transport.close()
         elif self._head is not None:
             self._head.keep_alive = False
@@ -226,20 +262,35 @@ class Connection(asyncio.Protocol):
         assert head is not None
         head.keep_alive = head.keep_alive and not self._doorway.is_closing
         call = Call(head, body, self._transport.write, self._flow, self._remote)
-        self.task = asyncio.get_running_loop().create_task(self._served(call), name="request")
+        start = self._doorway.start
+        if start is not None:
+            self._way = start(call, self)
+        if not self.is_busy:
+            self.serve_by(call, self._doorway.serve(call))
 
-    async def _served(self, call: Call) -> None:
-        """Serve one request, then the next one."""
+    def serve_by(self, call: Call, serving: Awaitable[None]) -> None:
+        """Serve one request by a task, then the next one."""
+        self._way, self._has_begun = None, False
+        task = self._serving(call, serving)
+        self.task = asyncio.get_running_loop().create_task(task, name="request")
+
+    async def _serving(self, call: Call, serving: Awaitable[None]) -> None:
+        self._has_begun = True
         try:
-            await self._doorway.serve(call)
+            await serving
         finally:
             self.task = None
-            if not call.has_ended or not call.head.keep_alive or self._doorway.is_closing:
-                self._is_over = True
-                self._deadline_s = self._clock() + DRAIN_S
-                self._transport.close()
-            else:
-                self._next()
+            self.served(call)
+
+    def served(self, call: Call) -> None:
+        """Begin with the next request, or end."""
+        self._way = None
+        if not call.has_ended or not call.head.keep_alive or self._doorway.is_closing:
+            self._is_over = True
+            self._deadline_s = self._clock() + DRAIN_S
+            self._transport.close()
+        else:
+            self._next()
 
     def _next(self) -> None:
         self._head = self._fields = self._parser = None
@@ -285,7 +336,9 @@ class Connection(asyncio.Protocol):
         self._doorway.connections.discard(self)
         self._flow.is_gone = True
         self._flow.resume()
-        if self.task is not None:
+        if self._way is not None:
+            self._way.go_on()  # its task sees that nobody is there
+        elif self.task is not None and self._has_begun:
             self.task.cancel()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 import httptools
@@ -31,11 +31,13 @@ class Line(asyncio.Protocol):
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self._poll = select.poll()
         self._waiter: asyncio.Future[None] | None = None
+        self.heard: Callable[[], None] | None = None  # told of all news instead of who waits
         self.is_lost = False
         self.rest()
 
     def rest(self) -> None:
         """Forget the last answer: the next one may come."""
+        self.heard = None
         self.status = 0  # 0: no head yet
         self.headers: dict[str, str] = {}
         self.received_s = 0.0  # when bytes came last, by the loop's clock
@@ -145,16 +147,36 @@ class Line(asyncio.Protocol):
         """Return what has come of the body, b"" at its end; raises LineLost before it."""
         while True:
             if self._parts:
-                parts, self._parts = self._parts, []
-                self._unread_bytes = 0
-                if self._is_paused:
-                    self._is_paused = False
-                    self.transport.resume_reading()
-                return parts[0] if len(parts) == 1 else b"".join(parts)
+                return self.taken()
             if self._has_ended:
                 return b""
             self._look()
             await self._something()
+
+    def taken(self) -> bytes:
+        """Return what has come of the body and was not read yet; waits for nothing."""
+        parts, self._parts = self._parts, []
+        self._unread_bytes = 0
+        if self._is_paused:
+            self._is_paused = False
+            self.transport.resume_reading()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def put_back(self, data: bytes) -> None:
+        """Let what was taken be read once more."""
+        if data:
+            self._parts.insert(0, data)
+            self._unread_bytes += len(data)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the answer is whole."""
+        return self._has_ended
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the answer will never be whole."""
+        return not self._has_ended and (self.is_lost or bool(self._trouble))
 
     def abort(self) -> None:
         """End at once."""
@@ -176,7 +198,9 @@ class Line(asyncio.Protocol):
             self._waiter = None
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
+        if self.heard is not None:
+            self.heard()
+        elif self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def _end(self, trouble: str) -> None:

@@ -40,14 +40,8 @@ class Pool:
             OSError: there is none.
             TimeoutError: none within ``connect_s``.
         """
-        kept = self.idle.get((host, port))
-        oldest_s = self.clock() - self.keep_s
-        while kept:
-            since_s, line = kept.pop()
-            if since_s > oldest_s and line.is_quiet:
-                self.reused += 1
-                return line
-            line.abort()
+        if (line := self.kept(host, port)) is not None:
+            return line
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(connect_s):
             _, line = await loop.create_connection(lambda: Line(self.lines), host, port)
@@ -56,6 +50,18 @@ class Pool:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNANSWERED_S * 1000))
         self.opened += 1
         return line
+
+    def kept(self, host: str, port: int) -> Line | None:
+        """Return a connection that is open already, None when there is none."""
+        lines = self.idle.get((host, port))
+        oldest_s = self.clock() - self.keep_s
+        while lines:
+            since_s, line = lines.pop()
+            if since_s > oldest_s and line.is_quiet:
+                self.reused += 1
+                return line
+            line.abort()
+        return None
 
     def give_back(self, host: str, port: int, line: Line) -> None:
         """Keep a line for the next request, if its answer was read to the end."""

@@ -76,6 +76,8 @@ class FrontSite:
         await asyncio.sleep(0)  # a cut connection is closed one turn of the loop later
 
     async def _orders_end(self) -> None:
+        for connection in list(self.doorway.connections):
+            connection.go_on()
         tasks = [one.task for one in self.doorway.connections if one.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=self.stop_s)

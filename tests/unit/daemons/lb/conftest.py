@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -237,9 +238,15 @@ class Balancer:
 MakeBalancer = Callable[..., Awaitable[Balancer]]
 
 
-@pytest.fixture
-async def balancer(http: aiohttp.ClientSession) -> AsyncIterator[MakeBalancer]:
-    """Start a balancer that knows the workers given; keywords are settings."""
+@pytest.fixture(params=["cold", "warm"])
+async def balancer(
+    http: aiohttp.ClientSession, request: pytest.FixtureRequest
+) -> AsyncIterator[MakeBalancer]:
+    """Start a balancer that knows the workers given; keywords are settings.
+
+    A cold one has no connection yet, so that tasks serve; a warm one has some to each worker, so
+    that requests are served without, and handed to a task when something goes wrong.
+    """
     made: list[Balancer] = []
     async with aiohttp.ClientSession() as upstream:
 
@@ -262,6 +269,8 @@ async def balancer(http: aiohttp.ClientSession) -> AsyncIterator[MakeBalancer]:
             balancer = Balancer(service, await run_lb(service, "127.0.0.1", 0), http)
             balancer.see(*workers)
             made.append(balancer)
+            for worker in workers if request.param == "warm" else ():
+                await warm(service.pool, worker)
             return balancer
 
         yield make
@@ -269,6 +278,15 @@ async def balancer(http: aiohttp.ClientSession) -> AsyncIterator[MakeBalancer]:
             await balancer.site.close()
             await balancer.service.lingering.close()
             balancer.service.pool.close()
+
+
+async def warm(pool: Pool, worker: FakeWorker, lines: int = 3) -> None:
+    """Open connections to a worker, as earlier requests would have left them."""
+    if worker.site is None:
+        return
+    opened = [await pool.line(worker.host, worker.port, DEADLINE_S) for _ in range(lines)]
+    kept = pool.idle.setdefault((worker.host, worker.port), collections.deque())
+    kept.extend((pool.clock(), line) for line in opened)
 
 
 async def happens(event: asyncio.Event) -> None:

@@ -36,7 +36,7 @@ async def test_a_stream_goes_out_in_chunks() -> None:
     await one.begin({"X": "y"})
     assert not one.has_ended
     await one.send(b"data: 0123456789abcdef\n\n")
-    await one.end()
+    one.end()
     head, _, body = b"".join(out).partition(b"\r\n\r\n")
     assert b"Transfer-Encoding: chunked" in head
     assert b"Connection: close" in head
@@ -49,7 +49,7 @@ async def test_a_stream_of_http_1_0_ends_with_its_connection() -> None:
     one = call(out, http10=True)
     await one.begin({})
     await one.send(b"data: x\n\n")
-    await one.end()
+    one.end()
     head, _, body = b"".join(out).partition(b"\r\n\r\n")
     assert b"chunked" not in head
     assert b"Connection: close" in head
