@@ -91,8 +91,8 @@ class Exchange:
     begun: set[str] = field(default_factory=set)  # legs whose first event is here
     lost: dict[Life, LegFailed] = field(default_factory=dict)  # legs that were given up
     tasks: dict[Life, Task] = field(default_factory=dict)
-    sending: asyncio.Lock = field(default_factory=asyncio.Lock)  # two legs, one client
-    gathered: merge.Gathered = field(default_factory=merge.Gathered)
+    sending: asyncio.Lock | None = None  # two legs, one client
+    gathered: merge.Gathered | None = None
     patch: merge.Patch | None = None
     culprit: Worker | None = None  # whose leg told of the failure, or broke
 
@@ -209,6 +209,7 @@ class Exchange:
         """Send events in the order in which they were taken, whichever leg brought them."""
         if not events:
             return
+        self.sending = self.sending or asyncio.Lock()
         async with self.sending:
             if not self.began:
                 await self.downstream.begin()
@@ -239,11 +240,14 @@ class Exchange:
 
     async def _lists(self, prefill: Task) -> dict[int, merge.Lists]:
         answer = await asyncio.shield(prefill)
-        return merge.of_answer(answer.body) if answer.body else dict(self.gathered.lists)
+        if answer.body:
+            return merge.of_answer(answer.body)
+        return {} if self.gathered is None else dict(self.gathered.lists)
 
     async def _gather(self, events: list[bytes]) -> None:
         self.is_here(PREFILL)
         if self.order.wants_prompt_logprobs:
+            self.gathered = self.gathered or merge.Gathered()
             for event in events:
                 self.gathered.take(event)
         if self.seam is not None:

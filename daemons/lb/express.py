@@ -197,6 +197,23 @@ class Express:
                 raise
             self.go_on(error)
 
+    def _decode_goes_on(self) -> None:
+        """Pass on what is nothing but complete events; most of a stream is."""
+        line = self._decode_line
+        if line.has_ended or line.is_lost or self._rests[DECODE]:
+            self._decode_heard()
+            return
+        data = line.taken()
+        if data[-2:] != EVENT_END or ERROR in data or END_MARK in data:
+            line.put_back(data)
+            self._decode_heard()
+            return
+        self._decode.heard_s = self._loop.time()
+        call = self._client.call
+        call.put(data)
+        if call.flow.is_paused:
+            self.go_on()
+
     def _hear_decode(self, leg: Leg, line: Line) -> None:
         if not _is_well(leg, line):
             self.go_on()
@@ -217,6 +234,7 @@ class Express:
                 self._put(_joined(exchange.seamless(events.split(EVENT_END))))
             else:
                 self._put(events + EVENT_END)
+                line.heard = None if self._is_over else self._decode_goes_on
         if self._is_over:
             return
         if leg.has_all and (line.has_ended or line.is_lost):

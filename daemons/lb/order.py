@@ -24,6 +24,7 @@ PROMPTS = {"text": 4, "prompt": 4, "messages": 4, "input_ids": 5}  # bytes of JS
 OURS = ("bootstrap_", "local_prefill")  # beginnings of names that clients may not use
 SESSION_FIELDS = ("session_id", "user")  # of a body that keeps its requests together
 SESSION_CHARACTERS = 256
+MOST_TOKENS = ("max_completion_tokens", "max_tokens")  # the first that says something
 COMPARED_BYTES = 64 << 10  # of a prompt
 
 BRACKET = ord("[")
@@ -115,10 +116,11 @@ def read_order(path: str, raw: bytes, max_items: int) -> Order:
     try:
         fields = _fields.decode(raw)
         items = _items(path, fields)
-        stream = _value(fields, "stream") is True
-        samples = _samples(path, fields)
+        stream = "stream" in fields and _value(fields, "stream") is True
+        wishes = _value(fields, "sampling_params")
+        samples = _samples(path, fields, wishes)
         prompt_tokens = _prompt_tokens(fields)
-        tokens = (prompt_tokens + _most_tokens(fields) * (items or 1)) * samples
+        tokens = (prompt_tokens + _most_tokens(fields, wishes) * (items or 1)) * samples
         wanted = _wants_prompt(path, fields)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadOrder(f"body: {error}") from error
@@ -139,11 +141,11 @@ def _meeting(host: str, port: int, prefill: str) -> bytes:
     return msgspec.json.encode(fields)[1:-1] + b',"bootstrap_room":'
 
 
-def _samples(path: str, fields: Mapping[str, msgspec.Raw]) -> int:
+def _samples(path: str, fields: Mapping[str, msgspec.Raw], wishes: Any) -> int:
     """Return how many texts each prompt gets; 1 for what a worker will refuse."""
-    samples = _value(fields, "n")
-    if path == GENERATE:
-        wishes = _value(fields, "sampling_params")
+    if path != GENERATE:
+        samples = _value(fields, "n")
+    else:
         first = wishes[0] if isinstance(wishes, list) and wishes else wishes
         samples = first.get("n") if isinstance(first, dict) else None
     is_count = isinstance(samples, int) and not isinstance(samples, bool)
@@ -159,22 +161,20 @@ def _wants_prompt(path: str, fields: Mapping[str, msgspec.Raw]) -> bool:
     return is_shown and _value(fields, "logprobs") is not None
 
 
-def _most_tokens(fields: Mapping[str, msgspec.Raw]) -> int:
-    wishes = _value(fields, "sampling_params")
-    asked = [
-        _value(fields, "max_completion_tokens"),
-        _value(fields, "max_tokens"),
-        wishes.get("max_new_tokens") if isinstance(wishes, dict) else None,
-    ]
-    return next((one for one in asked if isinstance(one, int)), DEFAULT_TOKENS)
+def _most_tokens(fields: Mapping[str, msgspec.Raw], wishes: Any) -> int:
+    for name in MOST_TOKENS:
+        if name in fields and isinstance(asked := _value(fields, name), int):
+            return asked
+    asked = wishes.get("max_new_tokens") if isinstance(wishes, dict) else None
+    return asked if isinstance(asked, int) else DEFAULT_TOKENS
 
 
 def _prompt_tokens(fields: Mapping[str, msgspec.Raw]) -> int:
-    return sum(
-        len(memoryview(fields[name])) // bytes_per_token
-        for name, bytes_per_token in PROMPTS.items()
-        if name in fields
-    )
+    tokens = 0
+    for name, bytes_per_token in PROMPTS.items():
+        if name in fields:
+            tokens += len(memoryview(fields[name])) // bytes_per_token
+    return tokens
 
 
 def _items(path: str, fields: Mapping[str, msgspec.Raw]) -> int | None:

@@ -67,8 +67,8 @@ class Pairing:
     def _free(self, wish: Wish, now_s: float) -> list[Match]:
         """Return the pairs in which both have a place; each worker is looked at once."""
         matches = self.fleet.matches(now_s)
-        decodes = {pair.decode.life: pair.decode for match in matches for pair in match.pairs}
-        full = {life for life, worker in decodes.items() if not self._has_place(worker, wish)}
+        decodes = self.fleet.partners(now_s)
+        full = {worker.life for worker in decodes if not self._has_place(worker, wish)}
         free = [match for match in matches if self._has_place(match.prefill, wish)]
         if not full:
             return free

@@ -36,10 +36,12 @@ class Telling:
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
     begun_s: float = field(init=False)
+    keys: list[RoomKey] = field(init=False)
     first_s: float | None = None  # from the request to the beginning of the answer
 
     def __post_init__(self) -> None:
         self.begun_s = self.clock()
+        self.keys = [RoomKey(room, self.attempt) for room in self.rooms]
         pair = self.pick.pair
         facts = {
             "path": self.order.path,
@@ -54,7 +56,7 @@ class Telling:
             self.metrics.alone()
         if self.retry_of:
             facts["retry_of"] = self.retry_of
-        for key in self._keys():
+        for key in self.keys:
             tale = self.recorder.enter(
                 key,
                 "dispatch",
@@ -72,7 +74,7 @@ class Telling:
     def began(self) -> None:
         """The head of the answer goes to the client."""
         self.first_s = self.clock() - self.begun_s
-        for key in self._keys():
+        for key in self.keys:
             self.recorder.enter(key, "stream", "first event", self.wall())
 
     def first_token(self, leg: str) -> None:
@@ -86,7 +88,7 @@ class Telling:
 
     def prefill_ended(self, how: str) -> None:
         """Prefill's leg is over; the room may be over already."""
-        for key in self._keys():
+        for key in self.keys:
             self.recorder.note(key, f"prefill leg {how}", self.wall())
 
     def ended(self, status: int, failure: Failure | None) -> None:
@@ -97,7 +99,7 @@ class Telling:
         self.metrics.ended(self.order.path, status, failure, first_s=first_s, whole_s=whole_s)
 
     def _close(self, status: int, failure: Failure | None, whole_s: float, because: str) -> None:
-        for key in self._keys():
+        for key in self.keys:
             self.recorder.leave(key, because, self.wall(), failure)
             facts = {
                 "room": room_hex(key.room),
@@ -116,6 +118,3 @@ class Telling:
     def _prefill(self) -> str:
         prefill = self.pick.pair.prefill
         return "" if prefill is None else prefill.name
-
-    def _keys(self) -> list[RoomKey]:
-        return [RoomKey(room, self.attempt) for room in self.rooms]

@@ -5,13 +5,14 @@ Pure: times come in as arguments. A step that the table does not allow raises wi
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from daemons.protocol.causes import Failure
 from daemons.protocol.ids import RoomKey
-from daemons.protocol.story import Line, RoomRow, StageTimes, Story
+from daemons.protocol.story import STAGE_BUCKETS_S, Line, RoomRow, StageTimes, Story
 
 LINES_LIMIT = 400  # per room; long stories keep their beginning and drop later notes
 
@@ -54,11 +55,19 @@ class Recorder:
         self._role = role
         self._steps = steps
         self._limits = {False: keep, True: keep_failed}
-        self.times: dict[str, StageTimes] = {}  # of the stages that rooms have left
+        self._times: dict[str, tuple[list[int], list[float]]] = {}  # by bucket, and their sum
         self._open: dict[RoomKey, Tale] = {}
         self._ended: dict[bool, OrderedDict[RoomKey, Tale]] = {
             False: OrderedDict(),
             True: OrderedDict(),
+        }
+
+    @property
+    def times(self) -> dict[str, StageTimes]:
+        """Return how long rooms were in each stage that some have left."""
+        return {
+            stage: StageTimes(tuple(counts), sum_s)
+            for stage, (counts, (sum_s,)) in self._times.items()
         }
 
     def enter(
@@ -88,8 +97,10 @@ class Recorder:
         tale.peer = peer or tale.peer
         tale.lines.append(Line(at_s, left, stage, because, tokens, sent_bytes, peer))
         if left and left != stage:
-            times = self.times.get(left, StageTimes())
-            self.times[left] = times.with_one(max(0.0, at_s - tale.entered_s))
+            counts, sums_s = self._times.setdefault(left, ([0] * (len(STAGE_BUCKETS_S) + 1), [0.0]))
+            took_s = max(0.0, at_s - tale.entered_s)
+            counts[bisect_left(STAGE_BUCKETS_S, took_s)] += 1
+            sums_s[0] += took_s
         tale.stage, tale.entered_s = stage, at_s
         return tale
 

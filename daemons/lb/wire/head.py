@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import httptools
 
@@ -45,9 +46,20 @@ class Head:
         return self.headers.get("expect", "").lower() == "100-continue" and not self.is_http10
 
 
+@lru_cache(512)
+def small_name(name: bytes) -> str:
+    """Return the name of a field in small letters."""
+    return name.decode("latin-1").lower()
+
+
 def request_line(raw: bytes | bytearray) -> tuple[str, str]:
     """Return method and path of the first line; a path that is no path is "" ."""
-    method, _, rest = bytes(raw[: raw.find(b"\r\n")]).partition(b" ")
+    return _method_and_path(bytes(raw[: raw.find(b"\r\n")]))
+
+
+@lru_cache(64)  # clients ask for few things
+def _method_and_path(line: bytes) -> tuple[str, str]:
+    method, _, rest = line.partition(b" ")
     target = rest.partition(b" ")[0].partition(b"?")[0]
     if not target.startswith(b"/"):  # http://host/path names this server as well
         target = b"/" + target.partition(b"://")[2].partition(b"/")[2]
@@ -122,7 +134,7 @@ class Fields:
         """Take a field; raises BadHead."""
         if self.is_read:
             return
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        key, text = small_name(name), value.decode("latin-1")
         if len(name) + len(value) > LINE_BYTES_LIMIT or len(self.headers) >= FIELDS_LIMIT:
             raise BadHead(431, "request: the head is too large")
         before = self.headers.get(key)

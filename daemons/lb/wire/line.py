@@ -13,7 +13,7 @@ from typing import cast
 
 import httptools
 
-from daemons.lb.wire.head import keeps
+from daemons.lb.wire.head import keeps, small_name
 
 UNREAD_BYTES_LIMIT = 256 << 10
 HEAD_BYTES_LIMIT = 64 << 10
@@ -90,7 +90,7 @@ class Line(asyncio.Protocol):
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > HEAD_BYTES_LIMIT:
             raise ValueError("the head is too large")
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        self.headers[small_name(name)] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         """The head is here, but for one that only says that another will follow."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ class Pool:
 
     keep_s: float = KEEP_S
     idle_limit: int = 256
-    clock: Callable[[], float] = field(default=lambda: asyncio.get_running_loop().time())
+    clock: Callable[[], float] = time.monotonic
     idle: dict[tuple[str, int], deque[tuple[float, Line]]] = field(default_factory=dict)
     lines: set[Line] = field(default_factory=set)
     opened: int = 0
