@@ -21,6 +21,7 @@ OURS = {
     "cma": "daemons.transfer.cma",
     "loopback": "daemons.transfer.loopback",
     "mooncake": "daemons.transfer.mooncake",
+    "nixl": "daemons.transfer.nixl",
 }
 
 Factory = Callable[[TransferConfig, str], TransferBackend]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -74,7 +75,10 @@ def config(backend: str) -> TransferConfig:
     return TransferConfig(backend=backend, protocol="auto", write_timeout_s=TIMEOUT_S)
 
 
-@pytest.fixture(params=["loopback", "mooncake", "cma", "auto"])
+WANTING = pytest.mark.skipif(find_spec("nixl_cu12") is None, reason="nixl is not installed")
+
+
+@pytest.fixture(params=["loopback", "mooncake", "cma", "auto", pytest.param("nixl", marks=WANTING)])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     sender = create(config(request.param), "127.0.0.1")
     receiver = create(config(request.param), "127.0.0.1")

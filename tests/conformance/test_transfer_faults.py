@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from typing import TextIO
 
 import numpy as np
@@ -25,7 +26,7 @@ TIMEOUT_S = 2.0
 BYTES = 96 << 20  # more than sockets and a first burst can take
 PAGE = 64 << 10
 OLD, MARKER = 1, 2
-BACKENDS = ["mooncake", "cma", "auto"]
+BACKENDS = ["mooncake", "cma", "auto", "nixl"]
 
 seen: dict[tuple[str, str], str] = {}
 
@@ -89,7 +90,10 @@ class Pair:
         assert self.peer.ask("count", MARKER + 1) == BYTES
 
 
-@pytest.fixture(params=BACKENDS)
+WANTING = pytest.mark.skipif(find_spec("nixl_cu12") is None, reason="nixl is not installed")
+
+
+@pytest.fixture(params=[pytest.param(b, marks=[WANTING] * (b == "nixl")) for b in BACKENDS])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     name = request.param
     processes: list[Process] = []

@@ -52,7 +52,7 @@ CHAOS = {
         "threads": 1,
     },
     "lb": {"poll_s": 0.2, "attempts": 1},  # what fails shall be seen
-    "transfer": {"write_timeout_s": 2},
+    "transfer": {"backend": "mooncake", "write_timeout_s": 2},  # a write to the frozen stands still
     "timers": {
         "handshake_s": 8,
         "queue_s": 20,

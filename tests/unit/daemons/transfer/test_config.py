@@ -8,9 +8,9 @@ import pytest
 from daemons.transfer.config import TransferConfig
 
 
-def test_the_default_is_mooncake_over_whatever_there_is() -> None:
+def test_the_default_is_the_shortest_way_over_whatever_there_is() -> None:
     config = TransferConfig()
-    assert (config.backend, config.protocol, config.device) == ("mooncake", "auto", "")
+    assert (config.backend, config.protocol, config.device) == ("auto", "auto", "")
 
 
 @pytest.mark.parametrize(

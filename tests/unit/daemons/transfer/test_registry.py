@@ -34,7 +34,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 
 def test_an_outsiders_backend_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     outsiders(monkeypatch, mori="daemons.transfer.loopback:create")
-    assert registry.names() == [*sorted(registry.OURS), "mori"]
+    assert registry.names() == sorted([*registry.OURS, "mori"])
     registry.create(TransferConfig(backend="mori"), "127.0.0.1").close()
 
 

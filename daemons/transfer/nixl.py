@@ -1,0 +1,209 @@
+"""NIXL behind the four verbs: UCX over shared memory, TCP or RDMA, whatever it finds.
+
+One agent receives; its metadata is the session. Every peer is written to by an agent of its own,
+which is thrown away whenever a write fails: its endpoints are closed with it, so nothing leaves any
+more. The extra ``nixl`` installs it; nobody imports it who does not choose it.
+"""
+
+from __future__ import annotations
+
+import base64
+import gc
+import importlib
+import logging
+import os
+import secrets
+import time
+from binascii import Error as BadBase64
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from threading import Event, Lock
+from typing import Any
+
+import numpy as np
+
+from daemons.cluster.errors import OperatorError
+from daemons.transfer.backend import (
+    Copies,
+    CopyTable,
+    PeerGone,
+    Region,
+    WriteCut,
+    table,
+)
+from daemons.transfer.config import TransferConfig
+from daemons.transfer.memory import Registered
+from daemons.transfer.sessions import part
+
+NAME = "nixl"
+HEAD = "nixl:"
+NAPS_S = (0.00005, 0.001)  # between two questions: from, to
+DEVICE = 0  # of host memory
+
+
+def create(config: TransferConfig, host: str) -> Nixl:
+    """Start an agent in this process.
+
+    Raises:
+        OperatorError: NIXL is not installed, or does not start.
+    """
+    if config.protocol == "tcp":
+        os.environ["UCX_TLS"] = "tcp,self"  # read once, when the first agent starts
+    os.environ.setdefault("UCX_LOG_LEVEL", "error")
+    os.environ.setdefault("NIXL_LOG_LEVEL", "ERROR")
+    logging.getLogger("nixl").setLevel(logging.ERROR)  # stdout is ours
+    try:
+        module = importlib.import_module("nixl_cu12")
+    except ImportError as error:
+        raise OperatorError(
+            f"NIXL does not load: {error}", "scripts/install --nixl, or transfer.backend: auto"
+        ) from error
+    return Nixl(module, config)
+
+
+@dataclass(slots=True)
+class Peer:
+    """A session that is written to, and the agent for it while there is one."""
+
+    lock: Lock = field(default_factory=Lock)
+    agent: Any = None
+    remote: str = ""
+
+
+class Nixl:
+    """See ``TransferBackend``."""
+
+    def __init__(self, module: Any, config: TransferConfig) -> None:
+        """``module`` is ``nixl_cu12``."""
+        self._module = module
+        self._config = config
+        self._memory = Registered()
+        self._peers: dict[str, Peer] = {}
+        self._lock = Lock()
+        self._closing = Event()
+        self._receiver: Any = self._agent()
+
+    @property
+    def session(self) -> str:
+        if self._receiver is None:
+            return ""
+        metadata = self._receiver.get_agent_metadata()
+        return HEAD + base64.urlsafe_b64encode(metadata).decode().rstrip("=")
+
+    @property
+    def transport(self) -> str:
+        return f"nixl {os.environ.get('UCX_TLS', 'ucx')}"
+
+    def transport_to(self, peer: str) -> str:
+        return self.transport if part(peer, NAME) in self._peers else ""
+
+    def register(self, regions: Sequence[Region]) -> None:
+        with self._lock:
+            self._memory.add(regions)
+            self._register(self._receiver, regions)
+            for peer in self._peers.values():
+                if peer.agent is not None:
+                    self._register(peer.agent, regions)
+
+    def write(self, peer: str, copies: Copies) -> None:
+        self._memory.check_sources(copies)
+        if not len(copies):
+            return
+        session = part(peer, NAME)
+        with self._lock:
+            if self._closing.is_set():
+                raise AssertionError("a write after close")
+            known = self._peers.setdefault(session, Peer())
+        with known.lock:
+            try:
+                if known.agent is None:
+                    self._open(known, session)
+                self._push(known, table(copies))
+            except BaseException:  # whatever it was, nothing may go on behind the caller
+                with self._lock:
+                    self._peers.pop(session, None)
+                known.agent = None
+                gc.collect()  # the agent's end closes its endpoints
+                raise
+
+    def close(self) -> None:
+        self._closing.set()
+        with self._lock:
+            peers = list(self._peers.values())
+            self._peers.clear()
+        for peer in peers:
+            with peer.lock:
+                peer.agent = None
+        self._receiver = None
+        self._memory = Registered()
+        gc.collect()
+
+    def _agent(self) -> Any:
+        name = f"{os.getpid()}-{secrets.token_hex(8)}"
+        try:
+            return self._module.nixl_agent(name, self._module.nixl_agent_config(backends=["UCX"]))
+        except Exception as error:  # its exceptions have no common class
+            raise OperatorError(
+                f"NIXL does not start: {error}", "its lines on stderr say why"
+            ) from error
+
+    @staticmethod
+    def _register(agent: Any, regions: Sequence[Region]) -> None:
+        rows = [(region.address, region.bytes, DEVICE, "kv") for region in regions]
+        agent.register_memory(rows, "DRAM")
+
+    def _open(self, peer: Peer, session: str) -> None:
+        try:
+            if not session.startswith(HEAD):
+                raise ValueError("this is no session of nixl")
+            code = session.removeprefix(HEAD)
+            metadata = base64.b64decode(
+                code + "=" * (-len(code) % 4), altchars=b"-_", validate=True
+            )
+        except (ValueError, BadBase64) as error:
+            raise PeerGone(f"{session[:40]}: {error}") from error
+        agent = self._agent()
+        if self._memory.regions:
+            self._register(agent, self._memory.regions)
+        try:
+            remote = agent.add_remote_agent(metadata)
+        except Exception as error:
+            raise PeerGone(f"{session[:40]}: {error}") from error
+        peer.agent, peer.remote = agent, remote.decode() if isinstance(remote, bytes) else remote
+
+    def _push(self, peer: Peer, copies: CopyTable) -> None:
+        agent = peer.agent
+        try:
+            here, there = (
+                agent.get_xfer_descs(rows(addresses, copies.bytes), "DRAM")
+                for addresses in (copies.source, copies.target)
+            )
+            handle = agent.initialize_xfer("WRITE", here, there, peer.remote)
+        except Exception as error:
+            raise WriteCut(f"{peer.remote}: {error}", settled=True) from error
+        try:
+            self._wait(agent, handle, agent.transfer(handle), peer.remote)
+        except WriteCut:
+            raise
+        except Exception as error:
+            raise WriteCut(f"{peer.remote}: {error}") from error
+        agent.release_xfer_handle(handle)
+
+    def _wait(self, agent: Any, handle: Any, state: str, remote: str) -> None:
+        begun_s, nap_s = time.monotonic(), NAPS_S[0]
+        while state != "DONE":
+            if state == "ERR":
+                raise WriteCut(f"{remote}: the transfer failed")
+            if self._closing.is_set():
+                raise WriteCut(f"{remote}: closed here")
+            if time.monotonic() - begun_s > 2 * self._config.write_timeout_s:
+                raise WriteCut(f"{remote}: not done within {2 * self._config.write_timeout_s} s")
+            time.sleep(nap_s)
+            nap_s = min(2 * nap_s, NAPS_S[1])
+            state = agent.check_xfer_state(handle)
+
+
+def rows(addresses: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return descriptors as NIXL takes them, shape ``[copies, 3]``: address, length, device."""
+    devices = np.full(len(lengths), DEVICE)
+    return np.stack((addresses, lengths, devices), axis=1).astype(np.uint64)
