@@ -143,6 +143,7 @@ class WriteLanes:
                 self._timed(task, way, table([self._row(command, way.buffers)]))
         except (PeerGone, BadCopy, OperatorError, WriteCut) as error:
             self.tally.failed(command.peer.instance)
+            self._called_off.add(key)  # what follows of the room would begin before the core knows
             return _failed(key, error)
         transport = self._backend.transport_to(way.buffers.session)
         return WriteDone(key, task.sent_bytes, task.early_bytes, transport)

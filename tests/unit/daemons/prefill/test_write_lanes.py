@@ -433,3 +433,20 @@ def test_pages_that_no_layer_needs_are_not_sent_at_all() -> None:
     lanes.write(WriteKV(KEY, D0, (0, 1), (0, 1), first=1, prompt_tokens=64))
     assert bench.event() == WriteDone(KEY, 0)
     assert bench.backend.writes == []
+
+
+def test_after_a_write_that_failed_the_next_of_its_room_does_not_begin() -> None:
+    bench = Bench(CopyingBackend(trouble=WriteCut("reset"), gate=threading.Event()))
+    lanes = bench.lanes()
+    lanes.learn(D0, bench.buffers(D0, "frozen"))
+    lanes.write(WriteKV(KEY, D0, (0,), (0,)))
+    lanes.write(WriteKV(KEY, D0, (1,), (1,)))
+    assert bench.backend.gate is not None
+    bench.backend.gate.set()
+    events = [bench.event(), bench.event()]
+    assert [type(event) for event in events] == [WriteFailed, WriteSkipped]
+    bench.backend.trouble = None
+    for event in events:
+        lanes.settled(event)
+    lanes.write(WriteKV(KEY, D0, (1,), (1,)))
+    assert bench.event() == WriteDone(KEY, PAGE_BYTES)
