@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from daemons.engine.step import Begin, End, Keep, Restore, Run
+from daemons.engine.step import Begin, End, Keep, Prepare, Restore, Run
 from daemons.protocol.generate import LookUp
 from daemons.protocol.ids import RoomKey
 from daemons.protocol.metadata import ChunkSum
@@ -53,6 +53,7 @@ Command = (
     | Tell
     | Log
     | LookUp
+    | Prepare
     | Begin
     | Run
     | End

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from daemons.engine.step import Kept, Restored, StepDone, StepFailed
+from daemons.engine.step import Kept, Prepared, Restored, StepDone, StepFailed
 from daemons.protocol.generate import RouteFailed, RouteFound
 from daemons.protocol.ids import RoomKey
 from daemons.protocol.metadata import Row, RowState
@@ -59,6 +59,7 @@ Event = (
     | Probed
     | RowRead
     | SumsVerified
+    | Prepared
     | StepDone
     | StepFailed
     | Kept

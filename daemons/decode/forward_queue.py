@@ -32,7 +32,8 @@ class ForwardQueue:
             budget = max(engine.page_size, min(budget, engine.chunk_tokens - rows))
         places = max(1, engine.batch_rooms - rows)
         items: list[Item] = []
-        for request in islice(self.rooms.values(), places):
+        ready = (request for request in self.rooms.values() if request.is_ready)
+        for request in islice(ready, places):
             left = len(request.submit.prompt) - request.computed
             chunk = min(engine.chunk_tokens, budget, left)
             if chunk <= 0:

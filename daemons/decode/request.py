@@ -28,6 +28,7 @@ class Request:
     status: Status = Status.BOOTSTRAPPING
     sent_bytes: int = 0  # that prefill reports
     output: list[int] = field(default_factory=list)
+    is_ready: bool = True  # it has no grammar, or the engine has compiled it
     begun: bool = False  # the engine knows it
     in_steps: int = 0  # steps, or a copy to or from the host, that use the pages now
     local: bool = False  # nobody else computes the prompt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 
 from daemons.decode.request import Request
 from daemons.engine.step import NEWEST, Item
@@ -20,12 +21,16 @@ class RunningBatch:
     rooms: dict[RoomKey, Request] = field(default_factory=dict)
 
     def join(self, waiting: dict[RoomKey, Request], returning: int = 0) -> list[Request]:
-        """Take rooms from ``waiting`` in order while there is a place; ``returning`` have one."""
-        joined: list[Request] = []
-        while waiting and len(self.rooms) + returning < self.batch_rooms:
-            key = next(iter(waiting))
-            self.rooms[key] = waiting.pop(key)
-            joined.append(self.rooms[key])
+        """Take rooms from ``waiting`` in order while there is a place; ``returning`` have one.
+
+        A room whose grammar is still compiled lets others go first.
+        """
+        places = self.batch_rooms - returning - len(self.rooms)
+        if places <= 0 or not waiting:
+            return []
+        joined = list(islice((room for room in waiting.values() if room.is_ready), places))
+        for request in joined:
+            self.rooms[request.key] = waiting.pop(request.key)
         return joined
 
     def short(self, pages: Ledger) -> list[Request]:

@@ -34,6 +34,8 @@ from daemons.engine.step import (
     End,
     Keep,
     Kept,
+    Prepare,
+    Prepared,
     Restore,
     Restored,
     Result,
@@ -143,6 +145,9 @@ class Scheduler:
                 self._row_read(event)
             case SumsVerified():
                 self._verified(event)
+            case Prepared():
+                if request := self._live(event.key):
+                    request.is_ready = True
             case StepDone():
                 self._steps -= 1
                 for result in event.results:
@@ -222,6 +227,9 @@ class Scheduler:
         tale = self.recorder.enter(key, "prealloc", "request came", self._now, peer=request.prefill)
         tale.prompt_tokens = len(submit.prompt)
         tale.facts.update(submit.names)
+        if (grammar := submit.sampling.grammar) is not None:
+            request.is_ready = False
+            self.out.do(Prepare(key, grammar))
         put_in_turn(self.prealloc.rooms, key, request)
 
     def _refusal(self, submit: Submit, tokens: int, need: int) -> Failure | None:
@@ -488,7 +496,7 @@ class Scheduler:
         short = self.running.short(self.pages)
         while len(short) > self.retracted.coming:
             ours = chain(self.prebuilt.rooms.values(), self.running.rooms.values())
-            request = victim(ours)
+            request = victim(other for other in ours if other.is_ready)
             if request is None or not self._host_takes(request):
                 return
             self._retract(request, f"{len(short)} rooms are short of a page")

@@ -9,7 +9,7 @@ from daemons.decode.commands import ReadRow, VerifySums, ZeroRow
 from daemons.decode.config import DecodeConfig
 from daemons.decode.events import Retract, RowRead, SumsVerified
 from daemons.decode.scheduler import Scheduler
-from daemons.engine.step import Begin, End, Keep, Restore, Run
+from daemons.engine.step import Begin, End, Keep, Prepare, Restore, Run
 from daemons.protocol.generate import Ask, Chaos
 from daemons.protocol.handshake import RegisterBuffers
 from daemons.protocol.metadata import ROW_BYTES, unpack
@@ -36,7 +36,7 @@ class Shell:
     def execute(self, command: object) -> object | None:
         """Carry out a command; a look at a row is answered at once."""
         match command:
-            case Begin() | Run() | End() | Keep() | Restore():
+            case Prepare() | Begin() | Run() | End() | Keep() | Restore():
                 self._forward.execute(command)
             case ZeroRow():
                 self._rows.zero(command.row)

@@ -26,18 +26,18 @@ from daemons.engine.grammar import Compiler, Grammars
 from daemons.engine.graphs import DecodeGraphs, recorded
 from daemons.engine.kernels import Attention, choose_attention, native_team
 from daemons.engine.kv_cache import KINDS, KvPool, make_pool
-from daemons.engine.logprobs import drawn_logprob, token_logprobs
+from daemons.engine.logprobs import token_logprobs, told
 from daemons.engine.memory import free_bytes, no_memory, pool_pages
 from daemons.engine.models import Model, load_model
 from daemons.engine.models.spec import Spec
 from daemons.engine.native.decoder import NativeDecoder
 from daemons.engine.progress import Progress
 from daemons.engine.room import RoomState, begin_room, judged_positions, resolved, takes_largest
-from daemons.engine.sampler import NOT_FINITE, Choice, choose
+from daemons.engine.sampler import NOT_FINITE, choose
 from daemons.engine.step import Item, Result, Sequence
 from daemons.engine.weights import read_json
 from daemons.kv.window import Windows
-from daemons.protocol.generate import Sampling, TokenOut
+from daemons.protocol.generate import Grammar, Sampling, TokenOut
 from daemons.protocol.handshake import KvRegion
 from daemons.protocol.ids import RoomKey
 from daemons.protocol.topology import Fingerprint
@@ -140,6 +140,13 @@ class Engine:
     def kv_memory(self) -> tuple[int, int]:
         """Return the address and the bytes of the whole pool, one piece of memory."""
         return self._pool.memory.data_ptr(), self._pool.memory.nbytes
+
+    def prepare(self, grammar: Grammar, told: Callable[[], None]) -> None:
+        """Have a grammar compiled in a thread; ``told`` is called when it is there or cannot be.
+
+        It is called by any thread, and at once when the grammar is known.
+        """
+        self._grammars.prepare(grammar).add_done_callback(lambda _: told())
 
     def begin(self, sequence: Sequence) -> None:
         """Make a room known, with what was asked and what was already said.
@@ -319,7 +326,7 @@ class Engine:
                 room.add(choice.token)
         return {
             room.asked.key: out
-            for room, out in zip(rooms, _outs(logits, choices, rooms), strict=True)
+            for room, out in zip(rooms, told(logits, choices, rooms), strict=True)
         }
 
     def _judge(
@@ -355,29 +362,6 @@ def eos_token_ids(model_dir: Path) -> tuple[int, ...]:
         if found is not None:
             return tuple(found) if isinstance(found, list) else (int(found),)
     return ()
-
-
-def _outs(
-    logits: torch.Tensor, choices: list[Choice], rooms: list[RoomState]
-) -> list[TokenOut | str]:
-    """Return each room's token with the log-probabilities that it wants, or its error."""
-    outs: list[TokenOut | str] = [choice.error or TokenOut(choice.token) for choice in choices]
-    raw: list[tuple[int, int]] = []  # row, how many of the likeliest
-    for row, (choice, room) in enumerate(zip(choices, rooms, strict=True)):
-        top = room.asked.sampling.logprobs
-        if top is None or choice.error:
-            continue
-        if choice.logs is None:
-            raw.append((row, top))
-        else:
-            outs[row] = drawn_logprob(choice.token, choice.logs, choice.ids, top)
-    if raw:
-        rows = torch.tensor([row for row, _ in raw], device=logits.device)
-        tokens = [choices[row].token for row, _ in raw]
-        judged = token_logprobs(logits[rows], tokens, [top for _, top in raw])
-        for (row, _), out in zip(raw, judged, strict=True):
-            outs[row] = out
-    return outs
 
 
 def _reserved(config: EngineConfig, spec: Spec, place: Place, kv_tokens: int | None) -> KvPool:

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 import torch
 
+from daemons.engine.room import RoomState
+from daemons.engine.sampler import Choice
 from daemons.protocol.generate import TokenOut
 
 
@@ -56,6 +58,29 @@ def drawn_logprob(token: int, logs: torch.Tensor, ids: torch.Tensor | None, top:
         if value > float("-inf")
     )
     return TokenOut(token, float(logs[place]), best)
+
+
+def told(
+    logits: torch.Tensor, choices: list[Choice], rooms: list[RoomState]
+) -> list[TokenOut | str]:
+    """Return each room's token with the log-probabilities that it wants, or its error."""
+    outs: list[TokenOut | str] = [choice.error or TokenOut(choice.token) for choice in choices]
+    raw: list[tuple[int, int]] = []  # row, how many of the likeliest
+    for row, (choice, room) in enumerate(zip(choices, rooms, strict=True)):
+        top = room.asked.sampling.logprobs
+        if top is None or choice.error:
+            continue
+        if choice.logs is None:
+            raw.append((row, top))
+        else:
+            outs[row] = drawn_logprob(choice.token, choice.logs, choice.ids, top)
+    if raw:
+        rows = torch.tensor([row for row, _ in raw], device=logits.device)
+        tokens = [choices[row].token for row, _ in raw]
+        judged = token_logprobs(logits[rows], tokens, [top for _, top in raw])
+        for (row, _), out in zip(raw, judged, strict=True):
+            outs[row] = out
+    return outs
 
 
 def _pairs(logs: torch.Tensor, count: int) -> list[tuple[tuple[int, float], ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from daemons.protocol.generate import Sampling, TokenOut
+from daemons.protocol.generate import Grammar, Sampling, TokenOut
 from daemons.protocol.ids import RoomKey
 
 NEWEST = -1  # in place of a token id: the one that was chosen last for the room
@@ -39,6 +39,17 @@ class Result:
     token: TokenOut | None = None  # when the item samples
     prompt_logprobs: tuple[TokenOut, ...] = ()  # of this item's tokens, when asked for
     error: str = ""  # this room only; the others of the batch are well
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Command: have the grammar of a room compiled, beside the forwards; answered by Prepared.
+
+    A room that runs before the answer has its whole batch wait.
+    """
+
+    key: RoomKey
+    grammar: Grammar
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +98,13 @@ class Restore:
 
     key: RoomKey
     pages: tuple[int, ...]  # in token order
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Event: a room's grammar is there, or it is known that there will be none."""
+
+    key: RoomKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from daemons.engine.step import Begin, End, Run
+from daemons.engine.step import Begin, End, Prepare, Run
 from daemons.protocol.handshake import RegisterBuffers
 from daemons.protocol.ids import PeerId, RoomKey
 from daemons.runtime.commands import (
@@ -63,6 +63,7 @@ Command = (
     | Probe
     | Tell
     | Log
+    | Prepare
     | Begin
     | Run
     | End

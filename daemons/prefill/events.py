@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from daemons.engine.step import StepDone, StepFailed
+from daemons.engine.step import Prepared, StepDone, StepFailed
 from daemons.protocol.ids import RoomKey
 from daemons.runtime.events import (
     Cancelled,
@@ -61,6 +61,7 @@ Event = (
     | MessageCame
     | ConnectionLost
     | Probed
+    | Prepared
     | StepDone
     | StepFailed
     | WriteDone

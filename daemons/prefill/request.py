@@ -34,6 +34,7 @@ class Request:
     sent_bytes: int = 0
     early_bytes: int = 0  # of them, those that had landed before the prompt's forward ended
     is_skipped: bool = False  # a write was not carried out, since its forward broke
+    is_ready: bool = True  # it has no grammar, or the engine has compiled it
     turn: float = 0.0  # in the queue, see runtime.turns
     fence: Fence = Fence.CLEAN
     failure: Failure | None = None  # the first cause; the room only waits for its writes then

@@ -10,7 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import chain
 
-from daemons.engine.step import Begin, End, Result, Run, Sequence, StepDone, StepFailed
+from daemons.engine.step import (
+    Begin,
+    End,
+    Prepare,
+    Prepared,
+    Result,
+    Run,
+    Sequence,
+    StepDone,
+    StepFailed,
+)
 from daemons.kv.ledger import Ledger, Owner
 from daemons.kv.prefix_tree import PrefixTree
 from daemons.kv.runs import pages_for
@@ -119,6 +129,9 @@ class Scheduler:
                 pass  # a stop string in the only token changes nothing here
             case MessageCame():
                 self._message(event.message)
+            case Prepared():
+                if request := self._live(event.key):
+                    request.is_ready = True
             case StepDone():
                 self._stepping = False
                 self.waiting.moved(now)
@@ -200,6 +213,9 @@ class Scheduler:
         tale.facts.update(submit.names)
         turn = turn_of(self._now, submit.priority, self.config.ageing_s)
         request = Request(submit, key, self._now, self._now, turn=turn)
+        if (grammar := submit.sampling.grammar) is not None:
+            request.is_ready = False
+            self.out.do(Prepare(key, grammar))
         self.bootstrap.rooms[key] = request
         if (destination := self.bootstrap.claim(key)) is not None:
             self._attach(request, destination)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from daemons.cluster.load import read_settings
-from daemons.engine.step import Begin, End, Run
+from daemons.engine.step import Begin, End, Prepare, Run
 from daemons.prefill.chunk_sums import ChunkSums
 from daemons.prefill.commands import CallOffWrites, LearnBuffers, WriteKV
 from daemons.prefill.config import PrefillConfig
@@ -51,7 +51,7 @@ class Shell:
     def execute(self, command: object) -> object | None:
         """Carry out a command; a write to a decode that is gone ends at once."""
         match command:
-            case Begin() | Run() | End():
+            case Prepare() | Begin() | Run() | End():
                 self._forward.execute(command)
             case WriteKV():
                 return self._writes.write(command)

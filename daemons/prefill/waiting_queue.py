@@ -27,9 +27,14 @@ class WaitingQueue:
     begun: dict[RoomKey, Request] = field(default_factory=dict)
 
     def begin(self, cache: Cache, rows: Ledger) -> list[Request]:
-        """Give memory to rooms in order until one does not fit; return those that got it."""
+        """Give memory to rooms in order until one does not fit; return those that got it.
+
+        A room whose grammar is still compiled lets others go first.
+        """
         fresh: list[Request] = []
         for key, request in list(self.rooms.items()):
+            if not request.is_ready:
+                continue
             if rows.free == 0 or len(self.begun) >= self.batch_rooms or not cache.give(request):
                 break
             (request.row,) = rows.take(key, 1, Owner.REQUEST)

@@ -20,7 +20,7 @@ from daemons.engine.step import Item, Kept, Result, StepDone
 from daemons.engine.step import Sequence as Room
 from daemons.kv.ledger import Ledger, Owner
 from daemons.protocol.chaos import LASTING, Fault, FaultOrder, flaw
-from daemons.protocol.generate import Ask, AskFor, Chaos, TokenOut
+from daemons.protocol.generate import Ask, AskFor, Chaos, Grammar, TokenOut
 from daemons.protocol.handshake import Message
 from daemons.protocol.ids import PeerId, RoomKey
 from daemons.protocol.metadata import ROW_BYTES
@@ -75,6 +75,10 @@ class ChaosEngine:
         self._engine = engine
         self._role = role
         self._faults = faults
+
+    def prepare(self, grammar: Grammar, told: Callable[[], None]) -> None:
+        """Have a grammar compiled."""
+        self._engine.prepare(grammar, told)
 
     def begin(self, sequence: Room) -> None:
         """Begin a room, or raise."""

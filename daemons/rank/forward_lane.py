@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Several
 from typing import Protocol
 
@@ -12,6 +13,8 @@ from daemons.engine.step import (
     Item,
     Keep,
     Kept,
+    Prepare,
+    Prepared,
     Restore,
     Restored,
     Result,
@@ -20,6 +23,7 @@ from daemons.engine.step import (
     StepDone,
     StepFailed,
 )
+from daemons.protocol.generate import Grammar
 from daemons.protocol.ids import RoomKey
 from daemons.runtime.lanes import Job, Lane
 from daemons.runtime.reactor import Wake
@@ -27,6 +31,10 @@ from daemons.runtime.reactor import Wake
 
 class Steps(Protocol):
     """An engine, as its lane sees it."""
+
+    def prepare(self, grammar: Grammar, told: Callable[[], None]) -> None:
+        """Have a grammar compiled, then call ``told``."""
+        ...
 
     def begin(self, sequence: Sequence) -> None:
         """Make a room known."""
@@ -50,18 +58,21 @@ class Steps(Protocol):
 
 
 class ForwardLane:
-    """Carries out Begin, Run, End, Keep and Restore; answers a Run, a Keep and a Restore."""
+    """Carries out an engine's commands, in order; answers all but Begin and End."""
 
     def __init__(self, engine: Steps, wake: Wake, progress: Progress | None = None) -> None:
         """``progress`` is told of numbered forwards; the engine tells it of their layers."""
         self._engine = engine
         self._progress = progress
         self._not_begun: dict[RoomKey, str] = {}  # why, of rooms whose begin raised
+        self._post = wake.post
         self._lane = Lane("forward", wake.post)
 
-    def execute(self, command: Begin | Run | End | Keep | Restore) -> None:
+    def execute(self, command: Prepare | Begin | Run | End | Keep | Restore) -> None:
         """Queue a command."""
         match command:
+            case Prepare(key, grammar):
+                self._lane.submit(Job(lambda: self._prepare(key, grammar), lambda _: Prepared(key)))
             case Begin():
                 self._lane.submit(Job(lambda: self._begin(command), lambda _: None))
             case Run():
@@ -77,6 +88,10 @@ class ForwardLane:
                 self._lane.submit(
                     Job(lambda: self._restore(key, pages), lambda why: Restored(key, why))
                 )
+
+    def _prepare(self, key: RoomKey, grammar: Grammar) -> None:
+        """Answer when the grammar is there; that it is not to be had is told by a step."""
+        self._engine.prepare(grammar, lambda: self._post(Prepared(key)))
 
     def _begin(self, command: Begin) -> None:
         """Begin a room; what is raised is told as the error of its first step."""

@@ -27,7 +27,7 @@ from daemons.engine.batch import fault, lay_out
 from daemons.engine.config import EngineConfig
 from daemons.engine.step import Item, Result, Run, StepDone
 from daemons.engine.step import Sequence as Room
-from daemons.protocol.generate import Outputs, Sampling, Submit, TokenOut
+from daemons.protocol.generate import Grammar, Outputs, Sampling, Submit, TokenOut
 from daemons.protocol.ids import RoomKey
 from daemons.rank.forward_lane import ForwardLane
 from daemons.runtime.commands import Tell
@@ -103,6 +103,7 @@ class Sleeper:
     begun: list[float] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)
 
+    def prepare(self, grammar: Grammar, told: Callable[[], None]) -> None: ...
     def begin(self, sequence: Room) -> None: ...
     def end(self, key: RoomKey) -> None: ...
     def keep(self, key: RoomKey, pages: Sequence[int]) -> None: ...

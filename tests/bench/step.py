@@ -19,7 +19,7 @@ import select
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from daemons.engine.config import EngineConfig
 from daemons.engine.engine import Engine
 from daemons.engine.step import Begin, End, Item, Keep, Kept, Result, Run
 from daemons.engine.step import Sequence as Room
-from daemons.protocol.generate import Outputs, Sampling, Submit
+from daemons.protocol.generate import Grammar, Outputs, Sampling, Submit
 from daemons.protocol.ids import RoomKey
 from daemons.rank.forward_lane import ForwardLane
 from daemons.runtime.commands import Tell
@@ -61,6 +61,9 @@ class Watched:
     begun: list[float] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)
     inner: list[float] = field(default_factory=list)  # of it in the kernels
+
+    def prepare(self, grammar: Grammar, told: Callable[[], None]) -> None:
+        self.engine.prepare(grammar, told)
 
     def begin(self, sequence: Room) -> None:
         self.engine.begin(sequence)

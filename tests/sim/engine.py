@@ -19,6 +19,8 @@ from daemons.engine.step import (
     Item,
     Keep,
     Kept,
+    Prepare,
+    Prepared,
     Restore,
     Restored,
     Result,
@@ -57,6 +59,7 @@ class Engine:
 
     process: Process
     sequences: dict[RoomKey, Sequence] = field(default_factory=dict)
+    prepared: set[RoomKey] = field(default_factory=set)  # whose grammar is compiled
     contents: dict[RoomKey, list[int]] = field(default_factory=dict)  # marks of a whole text
     starts: dict[RoomKey, int] = field(default_factory=dict)  # of the first forward of a room
     kept: dict[RoomKey, list[list[int]]] = field(default_factory=dict)  # pages of marks
@@ -66,9 +69,12 @@ class Engine:
     broken: set[int] = field(default_factory=set)  # numbered forwards
     _waiting: deque[Run | Keep | Restore] = field(default_factory=deque)  # the first is under way
 
-    def do(self, command: Begin | Run | End | Keep | Restore) -> None:
+    def do(self, command: Prepare | Begin | Run | End | Keep | Restore) -> None:
         """Obey, or say what is wrong with the order of the commands."""
         match command:
+            case Prepare(key, _):
+                world = self.process.world
+                world.after(world.rng.random() * 4 * world.plan.step_s, self._prepared, key)
             case Begin(sequence):
                 if sequence.key in self.sequences:
                     raise Violation(f"{self.process.me} begins {sequence.key} twice")
@@ -90,6 +96,7 @@ class Engine:
                 self.running += 1
                 copied = {c.key for c in self._waiting if isinstance(c, Keep | Restore)}
                 for item in items:
+                    self._check_prepared(item)
                     if item.key not in self.sequences:
                         raise Violation(f"{self.process.me} runs {item.key}, which is not known")
                     if item.key in copied:
@@ -99,6 +106,17 @@ class Engine:
                 self._queue(command)
             case Keep() | Restore():
                 self._queue(command)
+
+    def _check_prepared(self, item: Item) -> None:
+        sequence = self.sequences.get(item.key)
+        if sequence and sequence.sampling.grammar and item.key not in self.prepared:
+            raise Violation(f"{self.process.me} has a batch wait for the grammar of {item.key}")
+
+    def _prepared(self, key: RoomKey) -> None:
+        process = self.process
+        if process.alive and not process.when_thawed(partial(self._prepared, key)):
+            self.prepared.add(key)
+            process.deliver(Prepared(key))
 
     @property
     def idle(self) -> bool:

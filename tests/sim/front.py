@@ -13,7 +13,7 @@ import msgspec
 
 from daemons.kv.runs import pages_for
 from daemons.protocol.causes import Cause, Failure
-from daemons.protocol.generate import Output, Sampling, Submit
+from daemons.protocol.generate import Grammar, GrammarKind, Output, Sampling, Submit
 from daemons.protocol.handshake import AbortAnswer, Destination, Message, Progress
 from daemons.protocol.ids import RoomKey, room_hex
 from daemons.protocol.status import FINAL, Status
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 PATIENCE_S = 1000.0
+GRAMMAR = Grammar(GrammarKind.REGEX, "a*")  # of some rooms; what they say does not keep to it
 CANARY_EVERY_S = 4.0
 LOOK_S = 0.03
 
@@ -124,7 +125,11 @@ class Front:
         ignore = rng.random() < 0.2
         judged = rng.choice((None, None, 0))
         sampling = Sampling(
-            max_tokens=most, eos_token_ids=ending, ignore_eos=ignore, prompt_logprobs=judged
+            max_tokens=most,
+            eos_token_ids=ending,
+            ignore_eos=ignore,
+            prompt_logprobs=judged,
+            grammar=GRAMMAR if key.room % 4 == 0 else None,
         )
         prompt = self._prompt(length, 8 if must_succeed or plan.long_texts else 28, limit)
         impatient = not must_succeed and rng.random() < plan.impatient

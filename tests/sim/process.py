@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from daemons.decode.commands import ReadRow, ZeroRow
 from daemons.decode.events import RowRead
 from daemons.decode.scheduler import Scheduler as DecodeCore
-from daemons.engine.step import Begin, End, Keep, Restore, Run
+from daemons.engine.step import Begin, End, Keep, Prepare, Restore, Run
 from daemons.kv.ledger import Owner
 from daemons.prefill.commands import CallOffWrites, LearnBuffers, WriteKV
 from daemons.prefill.scheduler import Scheduler as PrefillCore
@@ -146,7 +146,7 @@ class Process:
                     self.world.front.output(self, output)
             case Log():
                 pass
-            case Begin() | Run() | End() | Keep() | Restore():
+            case Prepare() | Begin() | Run() | End() | Keep() | Restore():
                 self.engine.do(command)
             case WriteKV():
                 self.lanes.queue(command)

@@ -17,6 +17,8 @@ from daemons.prefill.decodes import Decodes
 from daemons.prefill.scheduler import Scheduler as PrefillCore
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.generate import (
+    Grammar,
+    GrammarKind,
     Output,
     RouteFound,
     Sampling,
@@ -58,6 +60,7 @@ TIMERS = Timers(
     tombstone_s=100,
 )
 PLAIN: dict[str, Any] = {"rows": 4, "timers": TIMERS, "prefix_cache": False}
+GUIDED = Sampling(max_tokens=3, eos_token_ids=(999,), grammar=Grammar(GrammarKind.JSON))
 CANCELLED = Failure(Cause.CLIENT_CANCELLED, "client")
 
 Kind = TypeVar("Kind")

@@ -8,13 +8,23 @@ import pytest
 
 from daemons.decode.scheduler import Scheduler
 from daemons.engine.config import EngineConfig
-from daemons.engine.step import Begin, End, Result, Run, StepDone, StepFailed
+from daemons.engine.step import Begin, End, Prepare, Prepared, Result, Run, StepDone, StepFailed
 from daemons.kv.ledger import Owner
 from daemons.protocol.causes import Cause
 from daemons.protocol.generate import FinishReason, LookUp, Sampling, TokenOut
 from daemons.runtime.commands import Send
 from daemons.runtime.events import Cancelled, Draining, Finished, Stopping, Tick
-from tests.support.cores import CANCELLED, causes, decode_core, done, key, of, submitted, told
+from tests.support.cores import (
+    CANCELLED,
+    GUIDED,
+    causes,
+    decode_core,
+    done,
+    key,
+    of,
+    submitted,
+    told,
+)
 
 ENGINE = EngineConfig(page_size=4, chunk_tokens=4, batch_tokens=8)
 
@@ -207,3 +217,11 @@ def test_it_needs_no_row() -> None:
     core.rows.take(key(9), 1, Owner.REQUEST)
     core.handle(alone(), 0.0)  # type: ignore[arg-type]
     assert core.recorder.stage(key()) == "forward"
+
+
+def test_a_room_whose_grammar_is_compiled_still_is_not_computed_until_it_is_there() -> None:
+    core = core_of()
+    commands = core.handle(alone(sampling=GUIDED), 0.0)  # type: ignore[arg-type]
+    assert len(of(commands, Prepare)) == 1
+    assert of(commands, Run) == []
+    assert items(core.handle(Prepared(key()), 1.0)) == [(1, (1, 2, 3, 4), 0)]

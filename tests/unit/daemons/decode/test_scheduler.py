@@ -8,7 +8,18 @@ from daemons.decode.commands import ReadRow, VerifySums, ZeroRow
 from daemons.decode.events import Retract, RowRead, SumsVerified
 from daemons.decode.scheduler import STEPS, Scheduler
 from daemons.engine.config import EngineConfig
-from daemons.engine.step import Begin, End, Keep, Kept, Restore, Restored, Run, StepFailed
+from daemons.engine.step import (
+    Begin,
+    End,
+    Keep,
+    Kept,
+    Prepare,
+    Prepared,
+    Restore,
+    Restored,
+    Run,
+    StepFailed,
+)
 from daemons.kv.ledger import Owner
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.generate import FinishReason, LookUp, RouteFailed, Sampling, TokenOut
@@ -34,6 +45,7 @@ from daemons.runtime.events import (
 )
 from tests.support.cores import (
     CANCELLED,
+    GUIDED,
     P_NEXT,
     TIMERS,
     D,
@@ -945,3 +957,39 @@ def test_credits_tell_what_is_promised_to_nobody_and_who_waits() -> None:
     assert retracted()[0].credits == {"tokens": 0, "rows": 4, "places": 126, "queue": 1} | {
         "tokens": 4 * (6 + 16 - 4 - 6 - 3 - 2)  # host less a room, less both rooms, copied twice
     }
+
+
+# --- grammars ---
+
+
+def test_a_grammar_is_compiled_from_the_request_on_and_holds_back_its_own_room_only() -> None:
+    core = paired()
+    commands = core.handle(submitted(1, sampling=GUIDED), 0.0)
+    assert of(commands, Prepare) == [Prepare(key(1), GUIDED.grammar)]  # type: ignore[arg-type]
+    assert of(core.handle(submitted(2), 0.0), Prepare) == []
+    for room in (1, 2):
+        core.handle(came(progress(Status.SUCCESS, room)), 1.0)
+        commands = core.handle(row_read(room=room), 1.0)
+        assert [begin.sequence.key for begin in of(commands, Begin)] == [key(room)]
+    ((item,),) = (run.items for run in of(commands, Run))
+    assert item.key == key(2)
+    assert of(core.handle(Prepared(key(1)), 2.0), Run) == []  # a step is under way
+    (run,) = of(core.handle(done(2, token=8), 3.0), Run)
+    assert {item.key for item in run.items} == {key(1), key(2)}
+
+
+def test_a_grammar_that_is_there_before_the_pages_holds_nothing_back() -> None:
+    core = paired()
+    core.handle(submitted(1, sampling=GUIDED), 0.0)
+    core.handle(Prepared(key(1)), 0.5)
+    core.handle(Prepared(key(9)), 0.5)  # of a room that is gone
+    core.handle(came(SUCCESS), 1.0)
+    assert len(of(core.handle(row_read(), 1.0), Run)) == 1
+
+
+def test_a_room_that_waits_for_its_grammar_still_ends_by_its_deadline() -> None:
+    core = paired()
+    core.handle(submitted(1, sampling=GUIDED, timeout_s=30.0), 0.0)
+    core.handle(came(SUCCESS), 1.0)
+    core.handle(row_read(), 1.0)
+    assert causes(core.handle(Tick(), 31.0)) == [Cause.TOTAL_TIMEOUT]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from daemons.engine.config import EngineConfig
-from daemons.engine.step import Begin, End, Run, StepFailed
+from daemons.engine.step import Begin, End, Prepare, Prepared, Run, StepFailed
 from daemons.kv.ledger import Owner
 from daemons.prefill.commands import CallOffWrites, LearnBuffers, WriteKV
 from daemons.prefill.events import WriteDone, WriteFailed, WriteSkipped
@@ -38,6 +38,7 @@ from tests.support.cores import (
     D_NEXT,
     D_OTHER,
     FINGERPRINT,
+    GUIDED,
     D,
     P,
     abort,
@@ -876,3 +877,26 @@ def test_an_aborted_room_keeps_its_pages_until_both_forward_and_write_are_over()
     assert core.pages.owner(0) == (Owner.REQUEST, key())
     core.handle(done(1, token=0), 2.0)
     assert is_idle(core)
+
+
+# --- grammars ---
+
+
+def test_a_room_whose_grammar_is_compiled_still_lets_others_go_first() -> None:
+    core = paired()
+    commands = core.handle(submitted(1, sampling=GUIDED), 0.0)
+    assert of(commands, Prepare) == [Prepare(key(1), GUIDED.grammar)]  # type: ignore[arg-type]
+    assert of(core.handle(came(destination(1)), 0.0), Begin) == []
+    core.handle(submitted(2, tokens=3), 0.0)
+    commands = core.handle(came(destination(2, tokens=3)), 0.0)
+    assert [begin.sequence.key for begin in of(commands, Begin)] == [key(2)]
+    commands = core.handle(Prepared(key(1)), 1.0)
+    assert [begin.sequence.key for begin in of(commands, Begin)] == [key(1)]
+
+
+def test_a_grammar_that_is_there_before_the_destination_holds_nothing_back() -> None:
+    core = paired()
+    core.handle(submitted(1, sampling=GUIDED), 0.0)
+    core.handle(Prepared(key(1)), 0.0)
+    core.handle(Prepared(key(9)), 0.0)  # of a room that is gone
+    assert len(of(core.handle(came(destination(1)), 0.0), Run)) == 1

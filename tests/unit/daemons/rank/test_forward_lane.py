@@ -12,6 +12,8 @@ from daemons.engine.step import (
     Item,
     Keep,
     Kept,
+    Prepare,
+    Prepared,
     Restore,
     Restored,
     Run,
@@ -19,7 +21,7 @@ from daemons.engine.step import (
     StepDone,
     StepFailed,
 )
-from daemons.protocol.generate import Sampling
+from daemons.protocol.generate import Grammar, GrammarKind, Sampling
 from daemons.protocol.ids import RoomKey
 from daemons.rank.forward_lane import ForwardLane
 from daemons.runtime.reactor import Wake
@@ -129,3 +131,25 @@ def test_pages_are_kept_and_restored_in_order_and_each_is_told(engine: Engine) -
     event = next_event(wake)
     assert isinstance(event, Kept)
     assert event.error
+
+
+@pytest.mark.parametrize("text", ['{"type": "object"}', "no JSON"])
+def test_a_grammar_is_prepared_beside_forwards_and_told_when_it_is_there_or_cannot_be(
+    engine: Engine, text: str
+) -> None:
+    wake = Wake()
+    lane = ForwardLane(engine, wake)
+    grammar = Grammar(GrammarKind.JSON_SCHEMA, text)
+    for _ in range(2):  # the second time it is known
+        lane.execute(Prepare(KEY, grammar))
+        assert next_event(wake) == Prepared(KEY)
+
+
+def test_a_preparation_that_raises_is_answered_all_the_same(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wake = Wake()
+    lane = ForwardLane(engine, wake)
+    monkeypatch.setattr(Engine, "prepare", _out_of_memory)
+    lane.execute(Prepare(KEY, Grammar(GrammarKind.JSON)))
+    assert next_event(wake) == Prepared(KEY)
