@@ -16,7 +16,6 @@ from pathlib import Path
 
 import torch
 
-from daemons.cluster.errors import OperatorError
 from daemons.engine.attention import Attend
 from daemons.engine.batch import Batch, Span, fault, lay_out
 from daemons.engine.config import EngineConfig
@@ -29,7 +28,7 @@ from daemons.engine.kv_cache import KINDS, KvPool, make_pool
 from daemons.engine.logprobs import token_logprobs, told
 from daemons.engine.memory import free_bytes, no_memory, pool_pages
 from daemons.engine.models import Model, load_model
-from daemons.engine.models.spec import Spec
+from daemons.engine.models.spec import Spec, max_model_len
 from daemons.engine.native.decoder import NativeDecoder
 from daemons.engine.progress import Progress
 from daemons.engine.room import RoomState, begin_room, judged_positions, resolved, takes_largest
@@ -105,7 +104,7 @@ class Engine:
                 head_dim=spec.head_dim,
             ),
             vocab_size=spec.vocab_size,
-            max_model_len=_max_model_len(config, spec.positions),
+            max_model_len=max_model_len(config, spec.positions),
             eos_token_ids=eos_token_ids(model_dir),
             progress=Progress(spec.layers),
             _place=place,
@@ -377,12 +376,3 @@ def _reserved(config: EngineConfig, spec: Spec, place: Place, kv_tokens: int | N
     if tokens == 0:
         pool.clear(range(pages))
     return pool
-
-
-def _max_model_len(config: EngineConfig, positions: int) -> int:
-    if config.max_model_len > positions:
-        raise OperatorError(
-            f"engine.max_model_len is {config.max_model_len}, the model was made for {positions}",
-            "set it to 0 for the model's own",
-        )
-    return config.max_model_len or positions

@@ -13,6 +13,7 @@ import msgspec
 
 from daemons.cluster.errors import OperatorError
 from daemons.engine.attention import Rule
+from daemons.engine.config import EngineConfig
 from daemons.engine.rope import Rope, rope_of
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -152,3 +153,17 @@ def windows_by_type(
 def unserved(feature: str) -> OperatorError:
     """Return the error for a feature that would change the tokens."""
     return OperatorError(f"{feature} is not served", "choose another model; README lists them")
+
+
+def max_model_len(config: EngineConfig, positions: int) -> int:
+    """Return the longest text that is served, in tokens.
+
+    Raises:
+        OperatorError: longer than the model was made for.
+    """
+    if config.max_model_len > positions:
+        raise OperatorError(
+            f"engine.max_model_len is {config.max_model_len}, the model was made for {positions}",
+            "set it to 0 for the model's own",
+        )
+    return config.max_model_len or positions
