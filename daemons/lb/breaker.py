@@ -71,7 +71,7 @@ class Breakers:
 
     def took(self, life: Life, now_s: float) -> None:
         """A request goes there."""
-        if self.circuit(life, now_s) is Circuit.HALF_OPEN:
+        if self.accounts and self.circuit(life, now_s) is Circuit.HALF_OPEN:
             self.accounts[life].probing = True
 
     def good(self, life: Life) -> None:

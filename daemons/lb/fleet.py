@@ -126,8 +126,8 @@ class Fleet:
     rooms: Counter[Life] = field(default_factory=Counter)
     tokens: Counter[Life] = field(default_factory=Counter)  # of those rooms, estimated
     _pairs: list[Pair] | None = None
-    _matches: list[Match] = field(default_factory=list)  # of those pairs
-    _partners: list[Worker] = field(default_factory=list)  # the decodes in them
+    matches: list[Match] = field(default_factory=list)  # the same pairs as :meth:`pairs` gave last
+    partners: list[Worker] = field(default_factory=list)  # the decodes in them
 
     def see(self, infos: Iterable[InstanceInfo], now_s: float) -> list[tuple[str, str]]:
         """Take a new view; return each worker that came, went or changed, and what it is now."""
@@ -158,17 +158,9 @@ class Fleet:
                 for decode in self._of(Role.DECODE)
                 if prefill.is_pickable and decode.is_pickable and not _unlike(prefill, decode)
             ]
-            self._matches = _matches(self._pairs)
-            self._partners = [*{pair.decode.life: pair.decode for pair in self._pairs}.values()]
+            self.matches = _matches(self._pairs)
+            self.partners = [*{pair.decode.life: pair.decode for pair in self._pairs}.values()]
         return self._pairs
-
-    def matches(self, now_s: float) -> Sequence[Match]:
-        """Return the same pairs, by prefill."""
-        return self._matches if self.pairs(now_s) else ()
-
-    def partners(self, now_s: float) -> Sequence[Worker]:
-        """Return the decodes that are in those pairs."""
-        return self._partners if self.pairs(now_s) else ()
 
     def why_no_pair(self, now_s: float) -> str:
         """Return what keeps every pair from serving, in words."""

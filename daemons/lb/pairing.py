@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import TypeVar
@@ -51,25 +51,28 @@ class Pairing:
             return self._alone(wish, now_s, avoid, reason)
         if not pairs:
             raise NoPair(self.fleet.why_no_pair(now_s))
-        free = self._free(wish, now_s)
+        free = self._free(wish)
         if not free:
             return None
         prefills = self._calm([match.prefill for match in free], now_s, avoid)
         prefill, why_prefill = self.prefill_policy.pick(
             [self._candidate(worker, "", now_s) for worker in prefills], wish
         )
-        theirs = next(match.pairs for match in free if match.prefill is prefill)
-        decodes = [pair.decode for pair in theirs]
+        theirs = free[prefills.index(prefill)] if len(prefills) == len(free) else None
+        if theirs is None:
+            theirs = next(match for match in free if match.prefill is prefill)
+        decodes = [pair.decode for pair in theirs.pairs]
         decode, why_decode = self._decode(decodes, prefill.name, wish, now_s, avoid)
-        pair = next(pair for pair in theirs if pair.decode is decode)
+        pair = theirs.pairs[decodes.index(decode)]
         return Pick(pair, f"{prefill.name} {why_prefill}; {decode.name} {why_decode}")
 
-    def _free(self, wish: Wish, now_s: float) -> list[Match]:
+    def _free(self, wish: Wish) -> Sequence[Match]:
         """Return the pairs in which both have a place; each worker is looked at once."""
-        matches = self.fleet.matches(now_s)
-        decodes = self.fleet.partners(now_s)
-        full = {worker.life for worker in decodes if not self._has_place(worker, wish)}
-        free = [match for match in matches if self._has_place(match.prefill, wish)]
+        fleet = self.fleet
+        if not self._is_near_full(wish):
+            return fleet.matches
+        full = {worker.life for worker in fleet.partners if not self._has_place(worker, wish)}
+        free = [match for match in fleet.matches if self._has_place(match.prefill, wish)]
         if not full:
             return free
         left = [
@@ -126,11 +129,11 @@ class Pairing:
         return self.decode_policy.pick(candidates, wish)
 
     def _calm(
-        self, workers: Iterable[Worker], now_s: float, avoid: Collection[Life]
+        self, workers: Sequence[Worker], now_s: float, avoid: Collection[Life]
     ) -> Sequence[Worker]:
-        closed: Sequence[Worker] = list(workers)
+        closed = workers
         if self.breakers.accounts:
-            closed = _rather(closed, lambda one: self.breakers.lets(one.life, now_s))
+            closed = _rather(workers, lambda one: self.breakers.lets(one.life, now_s))
         return _rather(closed, lambda one: one.life not in avoid) if avoid else closed
 
     def _candidate(self, worker: Worker, prefill: str, now_s: float) -> Candidate:
@@ -139,9 +142,15 @@ class Pairing:
             worker,
             self.fleet.rooms.get(life, 0),
             self.fleet.tokens.get(life, 0),
-            self.credits.free(life, now_s),
-            self.rates.get((prefill, worker.name), 0.0),
+            self.credits.free(life, now_s) if self.credits.heard else None,
+            self.rates.get((prefill, worker.name), 0.0) if self.rates else 0.0,
         )
+
+    def _is_near_full(self, wish: Wish) -> bool:
+        """Say whether anybody may lack a place."""
+        config = self.config
+        limit = min(config.max_rooms_per_prefill, config.max_rooms_per_decode)
+        return max(self.fleet.rooms.values(), default=0) + wish.rooms > limit
 
     def _has_place(self, worker: Worker, wish: Wish) -> bool:
         """Say whether a worker may get so many rooms more; one without any may get any number."""

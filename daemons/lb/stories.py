@@ -64,7 +64,7 @@ class Telling:
                 self.wall(),
                 peer=str(pair),
             )
-            tale.facts.update(facts)
+            tale.facts = {**facts}
 
     @property
     def stage(self) -> str:

@@ -21,4 +21,5 @@ def traceparent(headers: Mapping[str, str]) -> str:
     trace, span = given[3:35], given[36:52]
     if _FORM.fullmatch(given) and given[:2] != "ff" and trace.strip("0") and span.strip("0"):
         return given
-    return f"00-{_random.getrandbits(128) | 1:032x}-{_random.getrandbits(64) | 1:016x}-01"
+    drawn = f"{_random.getrandbits(192) | 1 << 64 | 1:048x}"  # neither of the two is zero
+    return f"00-{drawn[:32]}-{drawn[32:]}-01"

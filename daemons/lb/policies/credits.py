@@ -23,9 +23,11 @@ class ByCredits:
 
     def pick(self, candidates: Sequence[Candidate], wish: Wish) -> Choice:
         """Return a worker with few rooms and much free memory."""
-        enough = [one for one in candidates if not _lacks(one, wish)] or candidates
-        fewest = min(one.rooms for one in enough)
-        calm = [one for one in enough if one.rooms == fewest]
+        calm = candidates
+        if len(candidates) > 1:
+            enough = [one for one in candidates if not _lacks(one, wish)] or candidates
+            fewest = min(one.rooms for one in enough)
+            calm = [one for one in enough if one.rooms == fewest]
         chosen = self._turns.least(calm, lambda one: -((one.free_tokens or 0) // STEP_TOKENS))
         free = "" if chosen.free_tokens is None else f", {chosen.free_tokens} tokens free"
         return Choice(chosen.worker, f"fewest rooms: {chosen.rooms}{free}")

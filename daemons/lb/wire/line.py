@@ -121,13 +121,13 @@ class Line(asyncio.Protocol):
     @property
     def is_reusable(self) -> bool:
         """Whether another request may follow the last answer."""
-        parser = self._parser
+        parser, wish = self._parser, self.headers.get("connection", "")
         return (
             self._has_ended
             and not self.is_lost
             and not self._ends_with_connection
             and parser is not None
-            and keeps(parser.get_http_version(), self.headers.get("connection", ""))
+            and keeps(parser.get_http_version(), wish)
             and not self.transport.is_closing()
             and self.transport.get_write_buffer_size() == 0
         )

@@ -66,7 +66,8 @@ class Pool:
 
     def give_back(self, host: str, port: int, line: Line) -> None:
         """Keep a line for the next request, if its answer was read to the end."""
-        kept = self.idle.setdefault((host, port), deque())
+        if (kept := self.idle.get((host, port))) is None:
+            kept = self.idle[host, port] = deque()
         if not line.is_reusable or len(kept) >= self.idle_limit:
             line.abort()
             return
