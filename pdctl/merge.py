@@ -117,14 +117,18 @@ def waterfall(stories: Sequence[Story], now_s: float) -> Waterfall:
 
 
 def first_failed(legs: Iterable[Leg]) -> Leg | None:
-    """Return the leg whose failure came first; one that only follows from another comes last."""
+    """Return the leg whose failure came first.
+
+    One that only follows from another comes last; one that tells a stage of its own comes before
+    one that was told of another's, whatever their clocks say.
+    """
     failed = [leg for leg in legs if leg.failure is not None]
     return min(failed, key=_blame, default=None)
 
 
-def _blame(leg: Leg) -> tuple[bool, float]:
+def _blame(leg: Leg) -> tuple[bool, bool, float]:
     assert leg.failure is not None
-    return leg.failure.cause in CONSEQUENCES, leg.at_s
+    return leg.failure.cause in CONSEQUENCES, leg.failure.stage != leg.stage, leg.at_s
 
 
 def attempts(stories: Iterable[Story]) -> dict[int, list[Story]]:

@@ -21,6 +21,7 @@ from pdctl.widths import GAP, cut, kept, natural
 if TYPE_CHECKING:
     from rich.console import Console
 
+ERASE = "\x1b[K"  # to the end of the line
 WIDE = 10_000  # columns of what is no terminal: never cut a value
 
 
@@ -70,8 +71,12 @@ def say(words: str) -> None:
     print(words, file=sys.stderr, flush=True)
 
 
-def show(view: View, output: Output, *, one_line: bool = False) -> None:
-    """Print a view; ``one_line`` makes a JSON document one line (of a stream of them)."""
+def show(view: View, output: Output, *, one_line: bool = False, over: bool = False) -> None:
+    """Print a view.
+
+    ``one_line`` makes a JSON document one line (of a stream of them); ``over`` draws over an older
+    screen, of whose lines nothing stays.
+    """
     if output is Output.JSON:
         print(json.dumps(view.document, indent=None if one_line else 2), flush=True)
     elif output is Output.YAML:
@@ -82,7 +87,7 @@ def show(view: View, output: Output, *, one_line: bool = False) -> None:
         for name in view.names:
             print(name)
     else:
-        _draw(view, wide=output is Output.WIDE)
+        _draw(view, wide=output is Output.WIDE, line_end=f"{ERASE}\n" if over else "\n")
 
 
 def repeat(look: Callable[[], View], output: Output, every_s: float) -> None:
@@ -114,7 +119,7 @@ def confirm(question: str, *, yes: bool) -> None:
         raise CommandError("nothing was changed", "--yes does it unasked", code=Exit.FAILED)
 
 
-def _draw(view: View, *, wide: bool) -> None:
+def _draw(view: View, *, wide: bool, line_end: str) -> None:
     from rich.text import Text
 
     out = console()
@@ -123,7 +128,7 @@ def _draw(view: View, *, wide: bool) -> None:
             out.print(Text(words, style=style), soft_wrap=True)
         if view.columns:
             out.print(_table(view, out.width, wide=wide))
-    sys.stdout.write(drawn.get())
+    sys.stdout.write(drawn.get().replace("\n", line_end))
     sys.stdout.flush()
 
 

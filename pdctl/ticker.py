@@ -29,6 +29,11 @@ class Ticker:
         if self._open:
             print(file=sys.stderr)
 
+    def whole(self, fact: str) -> None:
+        """Tell the end where a line has told the way there."""
+        if self._open:
+            self.tell(fact, share=1.0)
+
     def tell(self, fact: str, passing: str = "", share: float | None = None) -> None:
         """Tell a fact; what is merely passing (a clock) makes no new line where lines stay."""
         if self._is_terminal:

@@ -123,6 +123,7 @@ def _count_down(place: Place, deadline_s: float, ticker: Ticker) -> None:
                 code=Exit.TIMEOUT,
             )
         time.sleep(LOOK_S)
+    ticker.whole(f"{place.instance}: no room left")
 
 
 def _wait_or_end(place: Place, deadline_s: float) -> None:

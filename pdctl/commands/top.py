@@ -58,7 +58,7 @@ def top(
             before = board_of(look(found.cluster), time.time(), before, found.file.hash)
             if has_screen:
                 sys.stdout.write(HOME)
-            show(_view(found, before), output, one_line=count != 1)
+            show(_view(found, before), output, one_line=count != 1, over=has_screen)
             if has_screen:
                 sys.stdout.write(REST)
             sys.stdout.flush()

@@ -151,3 +151,9 @@ def test_a_failed_leg_fails_the_room_with_the_real_cause() -> None:
 def test_open_rooms_come_first_then_the_youngest() -> None:
     rows = [row("done", 5, 1), row("done", 3, 2), row("waiting", 9, 3)]
     assert [one.room for one in summaries({"p0": rows})] == [3, 2, 1]
+
+
+def test_the_leg_in_whose_stage_it_broke_is_to_blame_though_another_one_ended_before() -> None:
+    failure = Failure(Cause.TRANSFER_FAILED, "inflight", "d0", "cut")
+    seen = waterfall([LB, ended(PREFILL, failure, 100.4), ended(DECODE, failure, 100.3)], 101.0)
+    assert seen.first_leg == "p0"

@@ -145,3 +145,12 @@ def test_a_watch_goes_on_until_it_is_interrupted(
         render.repeat(lambda: VIEW, Output.JSON, 0.5)
     assert slept == [0.5] * 3
     assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_what_is_drawn_over_leaves_nothing_of_an_older_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show(View({}, ("A",), [["1"]]), Output.TABLE, over=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert all(line.endswith("\x1b[K") for line in lines)

@@ -15,6 +15,7 @@ def test_where_lines_stay_only_new_facts_make_one(capsys: pytest.CaptureFixture[
         ticker.tell("2 rooms left", ", 9 s")
         ticker.tell("2 rooms left", ", 8 s")
         ticker.tell("1 room left", ", 7 s")
+        ticker.whole("no room left")
     assert capsys.readouterr().err == "  2 rooms left, 9 s\n  1 room left, 7 s\n"
 
 
@@ -25,9 +26,10 @@ def test_on_a_terminal_one_line_changes(monkeypatch: pytest.MonkeyPatch) -> None
     with Ticker() as ticker:
         ticker.tell("2 rooms left", ", 9 s", 0.0)
         ticker.tell("1 room left", ", 8 s", 0.5)
+        ticker.whole("no room left")
     drawn = terminal.getvalue()
     assert drawn.count("\n") == 1
-    assert drawn.endswith(f"\r\x1b[K  {bar(0.5)}  1 room left, 8 s\n")
+    assert drawn.endswith(f"\r\x1b[K  {bar(1.0)}  no room left\n")
 
 
 @pytest.mark.parametrize(("share", "full"), [(-1.0, 0), (0.5, 10), (2.0, 20)])
