@@ -14,12 +14,12 @@ from typing import Any
 from daemons.cluster.load import phone_book_of
 from daemons.cluster.model import Cluster
 from daemons.protocol.ids import ROOM_LIMIT
-from daemons.protocol.story import Story
+from daemons.protocol.story import Wire, WorkerStatus
 from pdctl.client import Refused, Unreachable, get_json, post_json, together
 from pdctl.finding import Check, Status
 from pdctl.places import Place
 from pdctl.render import amount, rate
-from pdctl.survey import stories_at
+from pdctl.survey import get_as
 
 PROMPT_TOKENS = 512  # as many as the model and the pools take
 OUTPUT_TOKENS = 4
@@ -37,6 +37,7 @@ def sing(cluster: Cluster, prefill: Place, decode: Place) -> Check:
     pair = (prefill.instance, decode.instance)
     try:
         body = _order(prefill, decode)
+        before = _written(prefill, decode)
         room = secrets.randbelow(ROOM_LIMIT - 1) + 1
         meeting = _meeting(cluster, prefill, room)
         legs = together(
@@ -48,11 +49,12 @@ def sing(cluster: Cluster, prefill: Place, decode: Place) -> Check:
         for instance in (decode.instance, prefill.instance):
             if isinstance(said := legs[instance], Exception):
                 raise said
+        after = _written(prefill, decode)
         alone = _alone(decode, body, room)
     except (Unreachable, Refused) as trouble:
         hint = f"pdctl events --kind failed; pdctl logs {prefill.instance} and {decode.instance}"
         return Check(pair_name(prefill, decode), Status.FAIL, str(trouble), hint, pair)
-    return _judged(pair, legs[decode.instance], alone, _written(prefill, room))
+    return _judged(pair, legs[decode.instance], alone, before, after)
 
 
 def matrix(found: Sequence[Check]) -> tuple[list[str], list[list[str]]]:
@@ -119,32 +121,20 @@ def _alone(decode: Place, body: dict[str, Any], room: int) -> Any:
         raise
 
 
-def _written(prefill: Place, room: int) -> tuple[int, float]:
-    """Return bytes and seconds of the writes of a room, as prefill's story tells them."""
+def _written(prefill: Place, decode: Place) -> Wire:
+    """Return what a prefill has written to a decode so far; nothing where it does not tell."""
     try:
-        stories = stories_at(prefill, room)
+        return get_as(prefill, "/status", WorkerStatus).wires.get(decode.instance, Wire())
     except (Unreachable, Refused):
-        return 0, 0.0
-    return _measured(stories[-1]) if stories else (0, 0.0)
+        return Wire()
 
 
-def _measured(story: Story) -> tuple[int, float]:
-    """Add up each chunk's bytes, and its time from when it could go until it had gone."""
-    computed = [line.at_s for line in story.lines if line.because == "chunk computed"]
-    size, took_s, before_s = 0, 0.0, 0.0
-    sent = [line for line in story.lines if line.because == "chunk sent" and line.bytes]
-    for line, ready_s in zip(sent, computed, strict=False):
-        size += line.bytes
-        took_s += max(line.at_s - max(ready_s, before_s), 0.0)
-        before_s = line.at_s
-    return size, took_s
-
-
-def _judged(pair: tuple[str, str], paired: Any, alone: Any, written: tuple[int, float]) -> Check:
+def _judged(pair: tuple[str, str], paired: Any, alone: Any, before: Wire, after: Wire) -> Check:
     name = f"pair-{pair[0]}-{pair[1]}"
-    size, took_s = written
+    size, took_s = after.bytes - before.bytes, after.writing.sum_s - before.writing.sum_s
     speed = size / took_s if took_s > 0 else None
-    value = f"{amount(size)} in {took_s * 1000:.1f} ms, {rate(speed)}"
+    by = f" by {after.transport}" if after.transport else ""
+    value = f"{amount(size)}{by} in {took_s * 1000:.1f} ms, {rate(speed)}"
     if alone is None:
         value = f"written, {value}; not compared: local_prefill is off"
         return Check(name, Status.OK, value, "", pair, speed)

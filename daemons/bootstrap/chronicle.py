@@ -24,7 +24,8 @@ class Chronicle:
         """Take in what a registration did; a change of state is told by the new state."""
         what = said.state.value if change == "state" else change
         where = f"{said.http_host}:{said.http_port}"
-        detail = where if said.state is State.READY else f"{where}, {said.state.value}"
+        is_told = said.state is State.READY or what == said.state.value
+        detail = where if is_told else f"{where}, {said.state.value}"
         event = FleetEvent(at_s, what, said.instance, said.role.value, said.epoch, detail)
         self.events.append(event)
 

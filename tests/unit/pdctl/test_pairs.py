@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from daemons.cluster.load import load
-from daemons.protocol.story import Line, Story
+from daemons.protocol.story import StageTimes, Wire
 from pdctl.finding import Check, Status
 from pdctl.pairs import matrix, sing
 from pdctl.survey import located
-from tests.support.fake_fleet import Fleet
+from tests.support.fake_fleet import Fleet, worker_status
 
 MIB = 1 << 20
 
@@ -29,21 +29,19 @@ class Singers:
         for daemon in (fleet.p0, fleet.d0):
             daemon.routes["/server_info"] = 200, info
         self.answers = {True: alone, False: paired}
+        self.tell(0, 0.0)
         fleet.p0.routes["/generate"] = self.prefill
         fleet.d0.routes["/generate"] = self.decode
+
+    def tell(self, written_bytes: int, took_s: float) -> None:
+        wire = Wire("tcp", bytes=written_bytes, writing=StageTimes(sum_s=took_s))
+        said = worker_status("p0", "prefill", {}, wires={"d0": msgspec.to_builtins(wire)})
+        self.fleet.p0.routes["/status"] = 200, said
 
     def prefill(self, raw: bytes) -> tuple[int, Any]:
         body = json.loads(raw)
         self.asked.append(body)
-        lines = (
-            Line(100.0, "", "forward", "x"),
-            Line(100.1, "forward", "forward", "chunk computed"),
-            Line(100.3, "forward", "forward", "chunk sent", bytes=4 * MIB),
-        )
-        room = body["bootstrap_room"]
-        story = Story(room, 1, "p0", "prefill", lines, False)
-        told = {"stories": msgspec.to_builtins([story])}
-        self.fleet.p0.routes[f"/rooms/{room:014x}"] = 200, told
+        self.tell(4 * MIB, 0.2)
         return 200, {"output_ids": [1]}
 
     def decode(self, raw: bytes) -> tuple[int, Any]:
@@ -63,7 +61,7 @@ def test_the_same_tokens_verify_the_write_and_its_speed_is_told(fleet: Fleet) ->
     singers = Singers(fleet, SAME, SAME)
     found = singers.sing()
     assert (found.name, found.status) == ("pair-p0-d0", Status.OK), found
-    assert found.value == "verified, 4.0 MiB in 200.0 ms, 21 MB/s"
+    assert found.value == "verified, 4.0 MiB by tcp in 200.0 ms, 21 MB/s"
     (body,) = singers.asked
     assert body["bootstrap_instance"] == "p0"
     assert body["bootstrap_port"] == fleet.bootstrap.port
