@@ -116,21 +116,27 @@ def kernel_window(window: int | None, longest_query: int) -> tuple[int, int]:
 
 @torch.inference_mode()
 def varlen_works(pool: KvPool, heads: int) -> bool:
-    """Say whether the kernel takes this pool and agrees with the general way; clears page 0."""
-    head_dim = pool.memory.shape[-1]
-    like = pool.memory
+    """Say whether the kernel takes this pool and agrees with the general way; clears page 0.
+
+    It is asked for a prompt and for a step, which the kernel computes in another way.
+    """
     tokens = min(3, pool.page_size)
-    item = Item(_TEST_ROOM, (0,) * tokens, 0, (0,), samples=False)
-    batch = lay_out([item], pool.page_size, pool.memory.device)
-    query = torch.randn(tokens, heads, head_dim, dtype=like.dtype, device=like.device)
-    kv = torch.randn(tokens, 2 * pool.kv_heads, head_dim, dtype=like.dtype, device=like.device)
-    wanted = paged_attention(pool, batch)(0, query, kv)
     try:
-        found = varlen_attention(pool, batch)(0, query, kv)
+        return all(_agrees(pool, heads, *part) for part in ((tokens, 0), (1, tokens - 1)))
     except (ImportError, RuntimeError, TypeError, ValueError, NotImplementedError):
         return False
     finally:
         pool.clear(range(1))
+
+
+def _agrees(pool: KvPool, heads: int, tokens: int, start: int) -> bool:
+    memory, shape = pool.memory, (tokens, heads + 2 * pool.kv_heads, pool.memory.shape[-1])
+    item = Item(_TEST_ROOM, (0,) * tokens, start, (0,), samples=False)
+    batch = lay_out([item], pool.page_size, memory.device)
+    both = torch.randn(*shape, dtype=memory.dtype, device=memory.device)  # as models hand it over
+    query, kv = both[:, :heads], both[:, heads:]
+    wanted = paged_attention(pool, batch)(0, query, kv)
+    found = varlen_attention(pool, batch)(0, query, kv)
     return bool(torch.allclose(found, wanted, atol=_TOLERANCE, rtol=_TOLERANCE))
 
 

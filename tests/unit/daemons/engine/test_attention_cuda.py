@@ -120,8 +120,12 @@ def test_a_kernel_that_does_as_documented_is_used_and_one_that_does_not_is_not(
     def shifted(*args: Any, **kwargs: Any) -> torch.Tensor:
         return documented_kernel(*args, **{**kwargs, "window_size": (0, 0)})
 
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", shifted)
-    assert not varlen_works(pool, heads=4)
+    def wrong_in_steps(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return documented_kernel(*args, **kwargs) * (2 if kwargs["window_size"] == (-1, -1) else 1)
+
+    for wrong in (shifted, wrong_in_steps):
+        monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", wrong)
+        assert not varlen_works(pool, heads=4)
 
 
 def test_a_pool_that_the_kernel_refuses_is_told_and_left_as_it_was() -> None:
