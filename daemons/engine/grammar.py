@@ -4,6 +4,9 @@ A grammar is compiled once per model, in a thread, and remembered within bounds;
 was compiled and each walks through it by itself. Where a walk is depends on the tokens said and on
 nothing else, so a room that changes hands, or begins again, goes on as if it had not.
 
+What may come after a token is looked for from the moment the token is known, by one thread for all
+rooms that leaves the GIL alone: a forward lies between, so a step waits for the rest at most.
+
 xgrammar is optional and is imported on first use: no daemon waits for it at its start. It names
 ``transformers`` in annotations only, so a stand-in takes that package's place while it is imported.
 """
@@ -19,7 +22,7 @@ import time
 import types
 from collections import OrderedDict
 from collections.abc import Sequence as Several
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,12 +36,14 @@ from daemons.engine.json_schema import unheld
 from daemons.protocol.generate import Grammar, GrammarKind, Sampling
 
 COMPILE_S = 20.0  # a room waits so long for its grammar, then fails
+MASK_S = 0.25  # processor time for what may come next; a room that needs more fails
 COMPILED_LIMIT = 256  # grammars that are remembered
 COMPILED_BYTES_LIMIT = 256 << 20  # of all that are remembered
 GRAMMAR_BYTES_LIMIT = 64 << 20  # of one grammar, compiled
 WHITESPACE_LIMIT = 20  # characters between two words of JSON; without a limit a text may never end
 WORD_BITS = 32
 NOT_INSTALLED = "grammars need xgrammar, which is not installed here"
+_MASKS = ThreadPoolExecutor(1, "mask")  # one: a walk's looks are never at the same time
 _CONTROL = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x1f]")  # all but line ends
 _PLACE = re.compile(r"^\[[\d:]+\] \S+:\d+: (Check failed: \(.*?\) is false: )?")
 
@@ -170,10 +175,14 @@ class Walk:
     said: list[int]
     deadline_s: float
     _matcher: Any = None  # xgrammar.GrammarMatcher
+    _words: int = 0  # of a row of bits
+    _next: Future[torch.Tensor] | None = None  # what may come next, when it was looked for already
 
     def add(self, token: int) -> None:
         """Go on by a token that was chosen."""
         self.said.append(token)
+        if self._matcher is not None:
+            self._next = _MASKS.submit(self._mask)
 
     def allow(self, bits: torch.Tensor, row: int) -> None:
         """Write which tokens may come next.
@@ -184,10 +193,15 @@ class Walk:
             row: which of its rows is this room's.
 
         Raises:
-            BadGrammar: no grammar could be made, or what was said is not of it.
+            BadGrammar: no grammar could be made, what was said is not of it, or it takes too much.
         """
         if self._matcher is None:
-            self._matcher = self._begin()
+            self._matcher, self._words = self._begin(), bits.shape[1]
+        found, self._next = self._next, None
+        bits[row] = self._mask() if found is None else found.result()
+
+    def _mask(self) -> torch.Tensor:
+        """Go to the end of what was said; returns a row of bits."""
         while self.said:
             token = self.said[0]
             if self._matcher.is_terminated() or not self._matcher.accept_token(token):
@@ -195,10 +209,15 @@ class Walk:
             self.said.pop(0)
         if self._matcher.is_terminated():
             raise BadGrammar("the text has ended, as its grammar has")
-        self._matcher.fill_next_token_bitmask(bits, row)
+        begun = time.thread_time()
+        bits = torch.full((1, self._words), -1, dtype=torch.int32)
+        self._matcher.fill_next_token_bitmask(bits, 0)
         if self._matcher.is_completed():
             for token in self.stops:
-                bits[row, token // WORD_BITS] |= _bit(token)
+                bits[0, token // WORD_BITS] |= _bit(token)
+        if time.thread_time() - begun > MASK_S:
+            raise BadGrammar(f"a step of it takes more than {1e3 * MASK_S:g} ms")
+        return bits[0]
 
     def _begin(self) -> Any:
         if not self.ends:

@@ -255,3 +255,28 @@ def test_where_the_library_is_not_installed_a_grammar_says_so(
     monkeypatch.setattr(module, "is_installed", lambda: False)
     with pytest.raises(BadGrammar, match="not installed here"):
         Compiler(tmp_path, VOCABULARY).compile(AB)
+
+
+def test_what_may_come_next_is_looked_for_as_soon_as_a_token_is_known(grammars: Grammars) -> None:
+    walk = grammars.walk(Grammar(GrammarKind.REGEX, "ab+c"), ENDS, ())
+    assert allowed(walk) == {ord("a")}
+    walk.add(ord("a"))
+    assert walk._next is not None
+    found = walk._next.result(20)
+    assert found[ord("b") // 32] == 1 << ord("b") % 32
+    assert walk.said == []
+    assert allowed(walk) == {ord("b")}
+    for token in b"bbc":  # several at once, as nothing is chosen between
+        walk.add(token)
+    assert allowed(walk) == {EOS}
+
+
+def test_a_grammar_of_which_a_step_takes_too_much_fails_its_room(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walk = grammars.walk(Grammar(GrammarKind.REGEX, "ab+c"), ENDS, ())
+    assert allowed(walk) == {ord("a")}
+    monkeypatch.setattr(module, "MASK_S", -1.0)
+    walk.add(ord("a"))
+    with pytest.raises(BadGrammar, match="takes more than"):
+        allowed(walk)
