@@ -169,10 +169,12 @@ class Service:
         if (named := headers.get("x-request-id")) is not None:
             call.extra["X-Request-ID"] = named
         call.client = self.client_of(headers)
-        order = self._order(call)
+        order, passed = self._order(call), self._headers(call)
+        if "traceparent" in headers:
+            call.extra["traceparent"] = passed["traceparent"]
         return Asked(
             order,
-            self._headers(call),
+            passed,
             self._total_s(headers),
             who=call.client or call.remote,
             session=headers.get(_SESSION, ""),

@@ -34,7 +34,7 @@ from daemons.lb.wire.head import field_lines
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.ids import room_hex
 from daemons.protocol.topology import State
-from daemons.runtime.http import Refusal
+from daemons.runtime.http import Refusal, host_in_url
 from daemons.runtime.log import Logger
 from daemons.runtime.recorder import Recorder
 
@@ -80,7 +80,7 @@ class Serving:
     def learn_meetings(self) -> None:
         """Take the places of meeting from the settings."""
         self.meetings = {
-            worker.instance: (worker.address, worker.bootstrap_port)
+            worker.instance: (host_in_url(worker.address), worker.bootstrap_port)
             for worker in self.config.static_workers
             if worker.bootstrap_port
         }

@@ -246,6 +246,7 @@ def test_names_of_a_request_come_back_and_are_in_the_story(smollm: Cluster) -> N
             },
         )
     assert raw.headers["x-request-id"] == "mine-1"
+    assert trace in raw.headers["traceparent"]
     room = int(raw.headers["x-pd-room"], 16)
 
     def facts(instance: str) -> dict[str, str]:

@@ -85,6 +85,7 @@ async def test_headers_that_belong_to_the_request_are_passed_on_and_others_are_n
     }
     async with lb.post("/generate", {"text": "a"}, headers=headers) as response:
         assert response.status == 200
+        assert (response.headers["X-Request-ID"], response.headers["traceparent"]) == ("r1", TRACE)
     for worker in (p0, d0):
         seen = worker.headers[0]
         assert (seen["X-Request-ID"], seen["traceparent"]) == ("r1", TRACE)

@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 
 from daemons.lb import serving
+from daemons.lb.config import StaticWorker
 from daemons.lb.watch import Watch
 from daemons.protocol.ids import room_hex
 from daemons.protocol.topology import InstanceInfo
@@ -282,3 +283,15 @@ async def test_a_worker_that_is_lost_loses_what_it_has_not_begun_to_tell(
     await happens(d0.left)
     assert [pair.decode.name for pair in lb.service.fleet.pairs(time.monotonic())] == ["d1"]
     await idle(lb)
+
+
+async def test_the_place_of_a_listed_prefill_stands_as_urls_write_it(
+    balancer: MakeBalancer,
+) -> None:
+    places = {"p4": "10.0.0.1", "p6": "fd00::6"}
+    listed = [
+        StaticWorker(instance=name, role="prefill", address=at, port=30000, bootstrap_port=8998)
+        for name, at in places.items()
+    ]
+    lb = await balancer(static_workers=tuple(listed))
+    assert lb.service.serving.meetings == {"p4": ("10.0.0.1", 8998), "p6": ("[fd00::6]", 8998)}
