@@ -162,3 +162,13 @@ def test_a_dead_host_is_told_and_the_others_logs_are_shown(joined_by_ssh: TwoHos
     assert done.returncode == 5
     assert "n2 is left out" in done.stderr
     assert done.stdout
+
+
+def test_doctor_stands_before_a_start_and_writes_over_the_wire(two: TwoHosts) -> None:
+    before = "ExecStartPre=/opt/pd/bin/pdctl doctor --host-only"
+    two.n1.machine.run("systemd-run", "--wait", "--quiet", "-p", before, "/bin/true")
+    assert until(two.serves, 30.0)
+    done = two.n1.pdctl("check", "pair-p0-d0")
+    assert "verified" in done.stdout
+    for name in ("inbox-d0", "reach-d0", "clock-d0"):
+        assert " ok " in two.n1.pdctl("check", name).stdout
