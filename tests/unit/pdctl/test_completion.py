@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import msgspec
 import pytest
 
@@ -40,3 +44,21 @@ def test_a_completion_that_fails_is_silent(
     monkeypatch.setattr("pdctl.target.find", breaks)
     assert completion.names("") == completion.rooms("") == []
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_shell_gets_the_names_of_the_file_that_its_line_names(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    fleet.config.write_text(fleet.config.read_text().replace("d0", "elsewhere"))
+    words = f"pdctl drain -c {fleet.config} "
+    environment = {
+        **os.environ,
+        "_PDCTL_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"{words}e",
+        "COMP_CWORD": str(len(words.split())),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "pdctl"], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["elsewhere"], done.stderr
