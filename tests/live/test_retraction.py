@@ -16,6 +16,7 @@ from tests.support.cluster import Cluster, events, eventually, post, running
 pytestmark = pytest.mark.live
 
 ROOMS, NEW = 12, 120
+ROUNDS = 5  # on a busy host clients may come one after the other, and need not meet
 POOL_TOKENS = 512  # of which each room needs some 160 in the end
 GREEDY = {"temperature": 0, "max_new_tokens": NEW, "ignore_eos": True}
 DRAWN = {**GREEDY, "temperature": 1.0, "seed": 11}
@@ -66,13 +67,16 @@ def test_clients_that_leave_while_rooms_are_retracted_leave_nothing_behind(
     def leave_after(n: int) -> None:
         body = {"input_ids": [3 + n] * 20, "sampling_params": GREEDY, "stream": True}
         stream = events(f"{squeezed.lb}/generate", body)
-        for _, event in zip(range(60 + 4 * n), stream, strict=False):
+        for _, event in zip(range(NEW - 2 * ROOMS + 2 * n), stream, strict=False):
             assert event == "[DONE]" or "error" not in json.loads(event)
         stream.close()  # type: ignore[attr-defined]
 
     before = retractions(squeezed)
-    with ThreadPoolExecutor(ROOMS) as pool:
-        list(pool.map(leave_after, range(ROOMS)))
+    for _ in range(ROUNDS):
+        with ThreadPoolExecutor(ROOMS) as pool:
+            list(pool.map(leave_after, range(ROOMS)))
+        if retractions(squeezed) > before:
+            break
     assert retractions(squeezed) > before
     assert eventually(lambda: squeezed.is_idle("d0"))
     assert eventually(lambda: squeezed.is_idle("p0"))
