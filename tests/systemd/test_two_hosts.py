@@ -172,3 +172,41 @@ def test_doctor_stands_before_a_start_and_writes_over_the_wire(two: TwoHosts) ->
     assert "verified" in done.stdout
     for name in ("inbox-d0", "reach-d0", "clock-d0"):
         assert " ok " in two.n1.pdctl("check", name).stdout
+
+
+def test_workers_are_added_and_all_replaced_under_load_without_a_lost_request(
+    joined_by_ssh: TwoHosts,
+) -> None:
+    n1, n2 = joined_by_ssh.n1, joined_by_ssh.n2
+    more = {
+        **CLUSTER,
+        "prefill": {"p0": {"host": "n1"}, "p1": {"host": "n1"}},
+        "decode": {"d0": {"host": "n2"}, "d1": {"host": "n2"}},
+    }
+    n1.machine.write("/tmp/more.yaml", yaml.safe_dump(more))
+    n1.machine.write("/tmp/cluster.key", n1.machine.path("/etc/cluster.key").read_text())
+    n1.machine.run("chmod", "600", "/tmp/cluster.key")
+    n1.pdctl("config", "push", "--config", "/tmp/more.yaml", "--yes")
+    for host in (n1, n2):
+        host.pdctl("install", "--yes")
+    n1.pdctl("up", "--all-hosts", within_s=120)
+    n1.pdctl("await", "--ready", "P=2,D=2", "--timeout", "60")
+    enough = threading.Event()
+    answers: list[tuple[int, Any]] = []
+
+    def ask() -> None:
+        while not enough.is_set():
+            answers.append(n1.ask(LB))
+
+    asking = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in asking:
+        thread.start()
+    try:
+        done = n1.pdctl("restart", "--rolling", "--yes", within_s=240)
+    finally:
+        enough.set()
+        for thread in asking:
+            thread.join(60)
+    assert done.stderr.count(" restarted in ") == 4
+    assert [answer for answer in answers if answer[0] != 200] == []
+    assert len(answers) > 4
