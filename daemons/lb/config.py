@@ -62,6 +62,7 @@ class LbConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_body_bytes: Annotated[int, msgspec.Meta(ge=1024)] = 32 << 20  # of one request
     processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1  # that share the port
     api_keys_file: str = ""  # hashed keys of clients, beside this file; "": anybody may ask
+    salt_cache: bool = False  # cached prefixes are shared within one API key only
     cors_origins: tuple[str, ...] = ()  # whose pages browsers let read answers; "*": any
     tls_port: Annotated[int, msgspec.Meta(ge=0, lt=65536)] = 0  # HTTPS, beside port; 0: none
     tls_bind: str = ""  # address of it; "": that of port

@@ -69,6 +69,19 @@ class Order(msgspec.Struct, frozen=True):
                 return said[:SESSION_CHARACTERS]
         return ""
 
+    def salted(self, client: str) -> Order:
+        """Return the order with a cache of its client's own: no prefix is shared with others.
+
+        What the client itself says stays part of it, so its own salts still keep apart.
+        """
+        salts = _value(self.fields, "cache_salt") if "cache_salt" in self.fields else ""
+        if isinstance(salts, list):
+            mine: object = [f"{client}/{one}" if isinstance(one, str) else one for one in salts]
+        else:
+            mine = f"{client}/{salts}" if isinstance(salts, str) else salts  # else: refused there
+        fields = {**self.fields, "cache_salt": msgspec.Raw(msgspec.json.encode(mine))}
+        return msgspec.structs.replace(self, fields=fields, raw=b"")
+
     def body(
         self, rooms: Sequence[int], host: str, port: int, prefill: str, attempt: int = 1
     ) -> bytes:

@@ -170,6 +170,8 @@ class Service:
             call.extra["X-Request-ID"] = named
         call.client = self.client_of(headers)
         order, passed = self._order(call), self._headers(call)
+        if call.client and self.config.salt_cache:
+            order = order.salted(call.client)
         if "traceparent" in headers:
             call.extra["traceparent"] = passed["traceparent"]
         return Asked(

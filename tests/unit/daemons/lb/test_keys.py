@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -63,4 +64,21 @@ async def test_with_keys_only_who_shows_one_is_served_and_no_worker_sees_it(
     async with lb.get("/health") as response:
         assert response.status == 200
     assert all("Authorization" not in worker.headers[0] for worker in (p0, d0))
+    await idle(lb)
+
+
+async def test_prefixes_are_shared_within_one_key_where_that_is_asked_for(
+    balancer: MakeBalancer, p0: FakeWorker, d0: FakeWorker, tmp_path: Path
+) -> None:
+    lb = await balancer(p0, d0, salt_cache=True)
+    file = tmp_path / "keys"
+    file.write_text(f"anna:{hashed('secret')}\n")
+    lb.service.keys = load_api_keys(file)
+    mine = {"Authorization": "Bearer secret"}
+    async with lb.post("/generate", {"text": "a"}, headers=mine) as response:
+        assert response.status == 200
+    assert [json.loads(worker.bodies[-1])["cache_salt"] for worker in (p0, d0)] == [
+        "anna/",
+        "anna/",
+    ]
     await idle(lb)

@@ -221,3 +221,19 @@ def test_a_body_may_say_to_which_session_it_belongs() -> None:
     assert session(b'{"user": "u", "session_id": "s"}') == "s"
     assert session(b'{"user": 7}') == session(b"{}") == ""
     assert len(session(b'{"user": "%s"}' % (b"x" * 1000))) == 256
+
+
+@pytest.mark.parametrize(
+    ("said", "salt"),
+    [
+        ({}, "alice/"),
+        ({"cache_salt": "x"}, "alice/x"),
+        ({"cache_salt": ["x", "y"]}, ["alice/x", "alice/y"]),
+        ({"cache_salt": 5}, 5),
+    ],
+)
+def test_a_clients_cache_is_its_own(said: dict[str, Any], salt: object) -> None:
+    raw = json.dumps({"text": "a", **said}).encode()
+    body = read_order(GENERATE, raw, 100).salted("alice").body([7], "h", 1, "p0")
+    assert json.loads(body)["cache_salt"] == salt
+    assert json.loads(body)["text"] == "a"
