@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.systemd.machine import booted, cable, until, why_not
+from tests.systemd.ssh import why_not as why_no_ssh
 
 
 def test_ci_can_boot_systemd() -> None:
     """So that nothing in this folder is skipped there."""
-    assert not (os.environ.get("CI") and why_not())
+    assert not (os.environ.get("CI") and (why_not() or why_no_ssh()))
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
