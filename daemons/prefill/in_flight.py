@@ -7,6 +7,8 @@ only its own.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Lock
 
 SMALL_BYTES = 4 << 20  # that a lane gets in any case
@@ -25,16 +27,18 @@ class InFlight:
         """Under way now."""
         return self._bytes
 
-    def most(self, wanted_bytes: int) -> int:
-        """Return how many of ``wanted_bytes`` may be written at once; at least a small piece."""
-        return min(wanted_bytes, max(SMALL_BYTES, self._total_bytes - self._bytes))
+    @contextmanager
+    def held(self, wanted_bytes: int) -> Iterator[int]:
+        """Hold as many of ``wanted_bytes`` as may be written at once; at least a small piece.
 
-    def begin(self, count: int) -> None:
-        """Bytes are handed to the backend."""
+        They are counted from when they are granted, so that no two lanes are granted the same.
+        """
         with self._lock:
+            left_bytes = self._total_bytes - self._bytes
+            count = min(wanted_bytes, max(SMALL_BYTES, left_bytes))
             self._bytes += count
-
-    def end(self, count: int) -> None:
-        """They have landed, or never will."""
-        with self._lock:
-            self._bytes -= count
+        try:
+            yield count
+        finally:  # they have landed, or never will
+            with self._lock:
+                self._bytes -= count

@@ -82,7 +82,7 @@ class WriteLanes:
         """Open a lane to a decode that has registered."""
         self._source.sums.learn(peer, buffers.regions)
         way = _Way(buffers)
-        carrying = Carrying(self._is_ready, lambda task: self._advance(task, way), _broken)
+        carrying = Carrying(self._is_ready, lambda task: self._advance(task, way), self._broken)
         self._ways[peer] = PeerLane(f"write-{peer.instance}", carrying, self._post)
 
     def forget(self, peer: PeerId) -> None:
@@ -140,13 +140,23 @@ class WriteLanes:
                 command.peer, key, command.first, command.source_pages, command.prompt_tokens
             )
             if command.row is not None:
-                self._timed(task, way, table([self._row(command, way.buffers)]))
+                with self._in_flight.held(ROW_BYTES):
+                    self._timed(task, way, table([self._row(command, way.buffers)]))
         except (PeerGone, BadCopy, OperatorError, WriteCut) as error:
-            self.tally.failed(command.peer.instance)
-            self._called_off.add(key)  # what follows of the room would begin before the core knows
+            self._stop(task)
             return _failed(key, error)
         transport = self._backend.transport_to(way.buffers.session)
         return WriteDone(key, task.sent_bytes, task.early_bytes, transport)
+
+    def _stop(self, task: Task) -> None:
+        """Count a write that failed; what follows of its room would begin before the core knows."""
+        self.tally.failed(task.command.peer.instance)
+        self._called_off.add(task.command.key)
+
+    def _broken(self, task: Task, why: str) -> WriteFailed:
+        """End a write that raised what nobody foresaw: its bytes may land yet."""
+        self._stop(task)
+        return WriteFailed(task.command.key, cut=True, detail=why)
 
     def _begin_waiting(self, task: Task) -> None:
         """Count how long a write has waited for its turn, and begin to wait for the next one."""
@@ -161,10 +171,10 @@ class WriteLanes:
             task.slices.extend(self._planned(task, way, range(task.layers, layers)))
             task.planned = layers
         if task.slices:
-            most = self._in_flight.most(QUANTUM_BYTES)
-            if task.slices[0].total_bytes > most:
-                task.slices.extendleft(reversed(cut(task.slices.popleft(), most)))
-            self._timed(task, way, task.slices[0])
+            with self._in_flight.held(task.slices[0].total_bytes) as most:
+                if task.slices[0].total_bytes > most:
+                    task.slices.extendleft(reversed(cut(task.slices.popleft(), most)))
+                self._timed(task, way, task.slices[0])
             task.slices.popleft()
         if not task.slices:
             task.layers = task.planned
@@ -188,11 +198,7 @@ class WriteLanes:
     def _timed(self, task: Task, way: _Way, some: CopyTable) -> None:
         sent_bytes, peer = some.total_bytes, way.buffers.session
         began_s = time.monotonic()
-        self._in_flight.begin(sent_bytes)
-        try:
-            self._backend.write(peer, some)
-        finally:
-            self._in_flight.end(sent_bytes)
+        self._backend.write(peer, some)
         took_s = time.monotonic() - began_s
         self._wrote(sent_bytes, took_s)
         self.tally.wrote(
@@ -228,7 +234,3 @@ def _failed(key: RoomKey, error: Exception) -> WriteFailed:
             return WriteFailed(key, cut=not error.settled, detail=f"cut: {error}")
         case _:  # bad addresses; no engine could be had
             return WriteFailed(key, cut=False, detail=f"refused here: {error}")
-
-
-def _broken(task: Task, why: str) -> WriteFailed:
-    return WriteFailed(task.command.key, cut=True, detail=why)

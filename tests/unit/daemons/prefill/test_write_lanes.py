@@ -18,7 +18,7 @@ from daemons.kv.window import Windows
 from daemons.prefill.chunk_sums import ChunkSums
 from daemons.prefill.commands import WriteKV
 from daemons.prefill.events import WriteDone, WriteFailed, WriteSkipped
-from daemons.prefill.peer_lane import Task
+from daemons.prefill.peer_lane import QUANTUM_BYTES, Task
 from daemons.prefill.write_lanes import GROUP_BYTES, Source, WriteLanes
 from daemons.protocol.generate import TokenOut
 from daemons.protocol.handshake import KvRegion, RegisterBuffers
@@ -26,7 +26,8 @@ from daemons.protocol.ids import PeerId, RoomKey
 from daemons.protocol.metadata import ROW_BYTES, Row, RowState, pack, unpack
 from daemons.protocol.topology import Fingerprint
 from daemons.runtime.row_memory import RowMemory
-from daemons.transfer.backend import Copy, PeerGone, Region, WriteCut
+from daemons.transfer.backend import Copy, CopyTable, PeerGone, Region, WriteCut
+from daemons.transfer.plan import cut
 from daemons.transfer.sums import PageSums
 
 PAGES, PAGE_BYTES = 4, 64
@@ -450,3 +451,53 @@ def test_after_a_write_that_failed_the_next_of_its_room_does_not_begin() -> None
         lanes.settled(event)
     lanes.write(WriteKV(KEY, D0, (1,), (1,)))
     assert bench.event() == WriteDone(KEY, PAGE_BYTES)
+
+
+@pytest.mark.parametrize("trouble", [RuntimeError("what?"), ValueError("-7 is not a valid Sent")])
+def test_after_a_trouble_that_nobody_foresaw_the_row_does_not_go(trouble: Exception) -> None:
+    bench = Bench(CopyingBackend(trouble=trouble))
+    lanes = bench.lanes()
+    lanes.learn(D0, bench.buffers(D0))
+    lanes.write(WriteKV(KEY, D0, (0,), (0,)))
+    failed = bench.event()  # the core has not heard of it yet: the row is asked for
+    bench.backend.trouble = None
+    lanes.write(WriteKV(KEY, D0, (), (), pack(ROW)))
+    assert [failed, bench.event()] == [
+        WriteFailed(KEY, cut=True, detail=f"{type(trouble).__name__}: {trouble}"),
+        WriteSkipped(KEY),
+    ]
+    assert unpack(bench.their_rows.read(0), KEY)[0] is not RowState.RIGHT
+    assert lanes.tally.wires()["d0"].failed == 1
+
+
+def test_lanes_that_begin_together_do_not_each_take_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("daemons.prefill.in_flight.SMALL_BYTES", PAGE_BYTES)
+    bench, both = Bench(), threading.Barrier(2)
+    first_time, under_way = threading.local(), []
+
+    def cut_together(copies: CopyTable, most_bytes: int) -> list[CopyTable]:
+        if most_bytes < QUANTUM_BYTES and not hasattr(first_time, "cut"):
+            first_time.cut = True
+            both.wait(20)
+        return cut(copies, most_bytes)
+
+    def write_together(peer: str, copies: Sequence[Copy]) -> None:
+        if not hasattr(first_time, "write"):
+            first_time.write = True
+            both.wait(20)
+            under_way.append(lanes._in_flight.bytes)
+            both.wait(20)
+
+    monkeypatch.setattr("daemons.prefill.write_lanes.cut", cut_together)
+    total_bytes = 3 * PAGE_BYTES
+    source = Source([bench.ours.region], PAGES, bench.rows, bench.progress, unsummed(), total_bytes)
+    monkeypatch.setattr(bench.backend, "write", write_together)
+    lanes = WriteLanes(bench.backend, source, bench.events.put, lambda sent, _: None)
+    for peer in (D0, D1):
+        lanes.learn(peer, bench.buffers(peer))
+        lanes.write(WriteKV(RoomKey(peer.epoch, 1), peer, (0, 1, 2, 3), (0, 1, 2, 3)))
+    assert [type(bench.event()) for _ in range(2)] == [WriteDone, WriteDone]
+    assert max(under_way) <= total_bytes + PAGE_BYTES
+    assert lanes._in_flight.bytes == 0
