@@ -1,8 +1,9 @@
 """NIXL behind the four verbs: UCX over shared memory, TCP or RDMA, whatever it finds.
 
 One agent receives; its metadata is the session. Every peer is written to by an agent of its own,
-which is thrown away whenever a write fails: its endpoints are closed with it, so nothing leaves any
-more. The extra ``nixl`` installs it; nobody imports it who does not choose it.
+which is thrown away whenever a write fails, before the caller hears of it: its endpoints are closed
+with it, so nothing leaves any more. What was raised would keep the agent by its traceback's frames;
+they are cleared. The extra ``nixl`` installs it; nobody imports it who does not choose it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ import logging
 import os
 import secrets
 import time
+import traceback
+import weakref
 from binascii import Error as BadBase64
+from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Event, Lock
 from typing import Any
@@ -39,6 +44,8 @@ NAME = "nixl"
 HEAD = "nixl:"
 NAPS_S = (0.00005, 0.001)  # between two questions: from, to
 DEVICE = 0  # of host memory
+PEERS_LIMIT = 128  # agents kept for peers; the one unused longest goes first
+IDLE_S = 600.0  # where a new peer comes, unused agents end: a peer that died is not told of here
 
 
 def create(config: TransferConfig, host: str) -> Nixl:
@@ -68,6 +75,7 @@ class Peer:
     lock: Lock = field(default_factory=Lock)
     agent: Any = None
     remote: str = ""
+    used_s: float = field(default_factory=time.monotonic)  # when the last write began
 
 
 class Nixl:
@@ -78,7 +86,7 @@ class Nixl:
         self._module = module
         self._config = config
         self._memory = Registered()
-        self._peers: dict[str, Peer] = {}
+        self._peers: OrderedDict[str, Peer] = OrderedDict()
         self._lock = Lock()
         self._closing = Event()
         self._receiver: Any = self._agent()
@@ -110,21 +118,8 @@ class Nixl:
         if not len(copies):
             return
         session = part(peer, NAME)
-        with self._lock:
-            if self._closing.is_set():
-                raise AssertionError("a write after close")
-            known = self._peers.setdefault(session, Peer())
-        with known.lock:
-            try:
-                if known.agent is None:
-                    self._open(known, session)
-                self._push(known, table(copies))
-            except BaseException:  # whatever it was, nothing may go on behind the caller
-                with self._lock:
-                    self._peers.pop(session, None)
-                known.agent = None
-                gc.collect()  # the agent's end closes its endpoints
-                raise
+        while not self._written(session, copies):
+            pass  # the peer was forgotten between look-up and lock
 
     def close(self) -> None:
         self._closing.set()
@@ -137,6 +132,56 @@ class Nixl:
         self._receiver = None
         self._memory = Registered()
         gc.collect()
+
+    def _written(self, session: str, copies: Copies) -> bool:
+        known = self._peer(session)
+        with known.lock:
+            if self._peers.get(session) is not known:
+                return False
+            try:
+                if known.agent is None:
+                    self._open(known, session)
+                self._push(known, table(copies))
+            except BaseException as error:  # whatever it was, nothing may go on behind the caller
+                _clear_frames(error)  # they hold the agent
+                self._forget(session, known)
+                raise
+        return True
+
+    def _peer(self, session: str) -> Peer:
+        now_s = time.monotonic()
+        with self._lock:
+            if self._closing.is_set():
+                raise AssertionError("a write after close")
+            is_new = session not in self._peers
+            known = self._peers.setdefault(session, Peer())
+            known.used_s = now_s
+            self._peers.move_to_end(session)
+            others = list(self._peers.items())[:-1] if is_new else []
+        for left, (name, old) in zip(range(len(others), 0, -1), others, strict=True):
+            is_over = left >= PEERS_LIMIT or now_s - old.used_s > IDLE_S
+            if is_over and old.lock.acquire(blocking=False):
+                try:
+                    self._forget(name, old)
+                finally:
+                    old.lock.release()
+        return known
+
+    def _forget(self, session: str, peer: Peer) -> None:
+        """End a peer's agent; its lock is held.
+
+        Raises:
+            AssertionError: something still holds the agent, so it may go on writing.
+        """
+        with self._lock:
+            if self._peers.get(session) is peer:
+                del self._peers[session]
+        if peer.agent is None:
+            return
+        gone, peer.agent = weakref.ref(peer.agent), None
+        gc.collect()  # the agent's end closes its endpoints
+        if gone() is not None:
+            raise AssertionError(f"something still holds the agent for {session[:40]}")
 
     def _agent(self) -> Any:
         name = f"{os.getpid()}-{secrets.token_hex(8)}"
@@ -183,9 +228,11 @@ class Nixl:
             raise WriteCut(f"{peer.remote}: {error}", settled=True) from error
         try:
             self._wait(agent, handle, agent.transfer(handle), peer.remote)
-        except WriteCut:
-            raise
-        except Exception as error:
+        except BaseException as error:
+            with suppress(Exception):  # it cannot be cancelled; the agent's end ends it
+                agent.release_xfer_handle(handle)
+            if isinstance(error, WriteCut) or not isinstance(error, Exception):
+                raise
             raise WriteCut(f"{peer.remote}: {error}") from error
         agent.release_xfer_handle(handle)
 
@@ -207,3 +254,14 @@ def rows(addresses: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return descriptors as NIXL takes them, shape ``[copies, 3]``: address, length, device."""
     devices = np.full(len(lengths), DEVICE)
     return np.stack((addresses, lengths, devices), axis=1).astype(np.uint64)
+
+
+def _clear_frames(error: BaseException) -> None:
+    """Drop the local variables of all calls that ended with ``error`` or what led to it."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        if (one := waiting.pop()) is not None and id(one) not in seen:
+            seen.add(id(one))
+            traceback.clear_frames(one.__traceback__)
+            waiting += [one.__cause__, one.__context__]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import sys
+import weakref
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 
 from daemons.cluster.errors import OperatorError
 from daemons.transfer import nixl
-from daemons.transfer.backend import Copy, PeerGone, Region
+from daemons.transfer.backend import Copy, PeerGone, Region, WriteCut
 from daemons.transfer.config import TransferConfig
 
 
@@ -66,3 +68,99 @@ def test_descriptors_are_rows_of_address_length_and_device() -> None:
     found = nixl.rows(np.array([10, 20]), np.array([3, 4]))
     assert found.tolist() == [[10, 3, 0], [20, 4, 0]]
     assert found.dtype == np.uint64
+
+
+@dataclass
+class Sending:
+    """In place of an agent that sends: its transfers end as it is told."""
+
+    name: str
+    released: list[str]
+    state: str = "ERR"
+    trouble: Exception | None = None
+
+    def register_memory(self, rows: list[Any], kind: str) -> None:
+        """Nothing."""
+
+    def get_agent_metadata(self) -> bytes:
+        return self.name.encode()
+
+    def add_remote_agent(self, metadata: bytes) -> bytes:
+        return metadata
+
+    def get_xfer_descs(self, rows: Any, kind: str) -> Any:
+        return rows
+
+    def initialize_xfer(self, verb: str, here: Any, there: Any, remote: str) -> str:
+        return "handle"
+
+    def transfer(self, handle: str) -> str:
+        if self.trouble is not None:
+            raise self.trouble
+        return self.state
+
+    def release_xfer_handle(self, handle: str) -> None:
+        self.released.append(handle)
+        if self.state != "DONE":
+            raise RuntimeError("it is not complete")
+
+
+@dataclass
+class Made:
+    """A backend, what became of its agents, and which handles were released."""
+
+    how: dict[str, Any]
+    agents: list[weakref.ref[Sending]] = field(default_factory=list)
+    released: list[str] = field(default_factory=list)
+
+    def backend(self) -> nixl.Nixl:
+        module = SimpleNamespace(nixl_agent=self.agent, nixl_agent_config=lambda backends: None)
+        one = nixl.Nixl(module, TransferConfig(backend="nixl"))
+        one.register([Region(4096, 64)])
+        return one
+
+    def agent(self, name: str, config: object) -> Sending:
+        one = Sending(name, self.released, **self.how)
+        self.agents.append(weakref.ref(one))
+        return one
+
+
+@pytest.mark.parametrize("trouble", [None, RuntimeError("what?")])
+def test_while_the_caller_has_what_was_raised_the_agent_is_gone(trouble: Exception | None) -> None:
+    made = Made({"trouble": trouble})
+    one = made.backend()
+    with pytest.raises(WriteCut) as raised:
+        one.write(one.session, [Copy(4096, 1, 64)])
+    receiver, sender = made.agents
+    assert receiver() is not None
+    assert sender() is None
+    assert made.released == ["handle"]
+    assert raised.value.__traceback__ is not None
+
+
+def test_an_agent_that_something_still_holds_is_our_mistake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, kept = Made({}), list[Sending]()
+    one = made.backend()
+
+    def transfer(agent: Sending, handle: str) -> str:
+        kept.append(agent)
+        return "ERR"
+
+    monkeypatch.setattr(Sending, "transfer", transfer)
+    with pytest.raises(AssertionError, match="still holds the agent"):
+        one.write(one.session, [Copy(4096, 1, 64)])
+
+
+def test_peers_that_are_written_to_no_more_are_forgotten() -> None:
+    made = Made({"state": "DONE"})
+    one = made.backend()
+    names = [f"decode {number}".encode() for number in range(nixl.PEERS_LIMIT + 3)]
+    sessions = [nixl.HEAD + base64.urlsafe_b64encode(name).decode().rstrip("=") for name in names]
+    for session in sessions:
+        one.write(session, [Copy(4096, 1, 64)])
+        one.write(sessions[0], [Copy(4096, 1, 64)])
+    assert len([agent for agent in made.agents if agent() is not None]) == 1 + nixl.PEERS_LIMIT
+    assert one.transport_to(sessions[0]) != ""
+    assert one.transport_to(sessions[1]) == ""
