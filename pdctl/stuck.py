@@ -36,7 +36,7 @@ HINTS = {
     "bootstrap": "{peer} has not said where to write: pdctl logs {peer}",
     "waiting": "{instance} has no memory or no turn for it: pdctl top",
     "forward": "{instance} computes, or its engine stands still: pdctl logs {instance}",
-    "inflight": "bytes to {peer} do not arrive: pdctl doctor --pairs",
+    "inflight": "bytes to {peer} do not arrive: pdctl doctor",
     "prealloc": "{instance} has no free pages, or does not find {peer}: pdctl status -o wide",
     "transfer": "{peer} writes nothing: pdctl logs {peer}",
     "running": "{instance} makes no token: pdctl logs {instance}",
