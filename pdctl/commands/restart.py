@@ -130,21 +130,33 @@ def _replace(file: ClusterFile, turn: list[Place], deadline_s: float, timeout_s:
     workers = [place for place in turn if place.role in WORKERS]
     began = time.monotonic()
     before = {name: info.epoch for name, info in _listed(_known(file)).items()}
+    replaced: list[Place] = []
     try:
         for place in workers:
             switch(place, on=True)
         for place in workers:
             wait(place, deadline_s)
-    except CommandError:
-        for place in workers:
-            switch(place, on=False)
+        for place in turn:
+            again(file, place)
+            replaced.append(place)
+    except BaseException:  # Ctrl-C too must leave nobody out of routing
+        _put_back([place for place in workers if place not in replaced])
         raise
-    for place in turn:
-        again(file, place)
     for place in turn:
         _await_new(file, place, before.get(place.instance, 0), timeout_s)
     took_s = time.monotonic() - began
     say(f"  {', '.join(place.instance for place in turn)} restarted in {took_s:.1f} s")
+
+
+def _put_back(drained: list[Place]) -> None:
+    """Let workers take rooms again; one that cannot is told, for another error is on its way."""
+    from pdctl.commands.drain import switch
+
+    for place in drained:
+        try:
+            switch(place, on=False)
+        except CommandError as error:
+            say(f"  {place.instance} is not put back: {error.what}")
 
 
 def again(file: ClusterFile, place: Place) -> None:

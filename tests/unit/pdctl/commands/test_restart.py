@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
+from daemons.cluster.load import load
 from daemons.protocol.topology import Role
 from pdctl.commands import restart as verb
 from pdctl.commands.restart import batches
 from pdctl.errors import CommandError, Exit
 from pdctl.places import Place
-from tests.support.fake_fleet import Fleet, Said
+from tests.support.fake_fleet import FakeDaemon, Fleet, Said
 
 Pdctl = Callable[..., Said]
 
@@ -100,3 +101,62 @@ def test_a_daemon_that_nobody_supervises_goes_to_systemd(fleet: Fleet, pdctl: Pd
 
     with pytest.raises(CommandError, match="systemctl"):
         verb.again(load(fleet.config), place("p0"))
+
+
+def idle(daemon: FakeDaemon) -> None:
+    """Let a worker have no room, and drain when it is told to."""
+    routes = daemon.routes["/status"]
+    assert isinstance(routes, tuple)
+    daemon.routes["/status"] = 200, {**routes[1], "rooms": {}}
+    daemon.routes["/drain"] = 200, {}
+
+
+def switched(daemon: FakeDaemon) -> list[bool]:
+    return [body["on"] for path, body in daemon.posted if path == "/drain"]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "code"),
+    [(CommandError("systemctl says no", ""), Exit.FAILED), (KeyboardInterrupt(), 130)],
+)
+def test_a_worker_whose_process_is_not_replaced_is_put_back(
+    trouble: BaseException, code: int, fleet: Fleet, pdctl: Pdctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise trouble
+
+    monkeypatch.setattr(verb, "again", fails)
+    idle(fleet.d0)
+    assert pdctl("restart", "d0", "--force", "--yes", "-c", fleet.config).code == code
+    assert switched(fleet.d0) == [True, False]
+
+
+def test_of_a_turn_only_those_not_yet_replaced_are_put_back(
+    fleet: Fleet, pdctl: Pdctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def again(_: object, which: Place) -> None:
+        if which.instance == "d1":
+            raise CommandError("systemctl says no", "")
+
+    idle(fleet.d0)
+    d1 = Place("d1", Role.DECODE, "local", "127.0.0.1", fleet.p0.port)  # answers as d1 here
+    idle(fleet.p0)
+    monkeypatch.setattr(verb, "again", again)
+    d0 = Place("d0", Role.DECODE, "local", "127.0.0.1", fleet.d0.port)
+    with pytest.raises(CommandError, match="says no"):
+        verb._replace(load(fleet.config), [d0, d1], 1.0, 1.0)
+    assert (switched(fleet.d0), switched(fleet.p0)) == ([True], [True, False])
+
+
+def test_one_that_cannot_be_put_back_hides_neither_the_cause_nor_the_others(
+    fleet: Fleet, pdctl: Pdctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(_: object, which: Place) -> None:
+        fleet.d0.routes["/drain"] = 409, {"error": {"message": "it stops"}}
+        raise CommandError("systemctl says no", "")
+
+    idle(fleet.d0)
+    monkeypatch.setattr(verb, "again", dies)
+    said = pdctl("restart", "d0", "--force", "--yes", "-c", fleet.config)
+    assert "pdctl: systemctl says no" in said.err
+    assert "d0 is not put back: d0 refuses" in said.err
