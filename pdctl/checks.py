@@ -17,8 +17,9 @@ from pathlib import Path
 
 from daemons.cluster.errors import OperatorError
 from daemons.cluster.key import load_key
-from daemons.cluster.load import BOOTSTRAP_NAME, is_loopback
+from daemons.cluster.load import BOOTSTRAP_NAME, is_loopback, place_on_host
 from daemons.cluster.models import cache_directory, model_directory
+from daemons.engine.cores import shared_out
 from pdctl import devices, pairs, reach, software
 from pdctl.client import Unreachable, call
 from pdctl.errors import CommandError
@@ -245,13 +246,22 @@ def check_transfer_ports(target: Target, ours: list[Place]) -> Check:
 
 def check_threads(target: Target, ours: list[Place]) -> Check:
     """Do the engines of this host ask for more threads than there are cores?"""
-    cores = len(os.sched_getaffinity(0))
+    cores = sorted(os.sched_getaffinity(0))
     workers = [place for place in ours if place.role in WORKERS]
-    asked = [settings(target.cluster, place.instance).engine.threads or cores for place in workers]
-    value = f"{sum(asked)} threads of {len(workers)} workers on {cores} cores"
-    if sum(asked) > cores:
+    try:
+        asked = sum(_threads(target, place, cores) for place in workers)
+    except OperatorError as error:
+        return Check("threads", Status.FAIL, error.what, error.hint)
+    value = f"{asked} threads of {len(workers)} workers on {len(cores)} cores"
+    if asked > len(cores):
         return Check("threads", Status.WARN, value, "lower engine.threads: they slow each other")
     return Check("threads", Status.OK, value)
+
+
+def _threads(target: Target, place: Place, cores: list[int]) -> int:
+    """Return what a worker's rank takes; 0 in the file is its share of the host."""
+    engine = settings(target.cluster, place.instance).engine
+    return shared_out(engine, cores, *place_on_host(target.cluster, place.instance)).threads
 
 
 def check_port(target: Target, place: Place) -> Check:

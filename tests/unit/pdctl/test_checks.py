@@ -44,6 +44,27 @@ def test_what_fails_or_warns_has_a_hint(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("threads", "status"), [(0, Status.OK), (4, Status.WARN)])
+def test_workers_that_share_the_cores_do_not_ask_for_too_many(
+    threads: int, status: Status, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks.os, "sched_getaffinity", lambda _: set(range(4)))
+    path = tmp_path / "c.yaml"
+    engine = f"{{engine: {{threads: {threads}}}}}"
+    path.write_text(f"name: c\nprefill: {{p0: {engine}}}\ndecode: {{d0: {engine}}}\n")
+    check = by_name(path)["threads"]
+    asked = 2 * threads or 4
+    assert (check.status, check.value) == (status, f"{asked} threads of 2 workers on 4 cores")
+
+
+@pytest.mark.usefixtures("quick")
+def test_cores_that_end_before_they_begin_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text('name: c\nprefill: {p0: {engine: {cores: "3-1"}}}\n')
+    assert by_name(path)["threads"].value == "engine.cores: 3-1 ends before it begins"
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_bad_cluster_file_fails_and_ends_what_depends_on_it(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text("bogus: 1\n")
