@@ -50,7 +50,7 @@ def push(
     Example: pdctl config push --config cluster.yaml
     """
     from pdctl import target
-    from pdctl.hosts import hosts_of, on_each, verdict
+    from pdctl.hosts import done_on, hosts_of, on_each, verdict
     from pdctl.places import places
 
     found = target.find(config)
@@ -71,9 +71,12 @@ def push(
     sys.stdout.flush()
     confirm(f"put it on {', '.join(host.name for host in stale)}?", yes=yes)
     results = on_each(stale, lambda host: _write(host, to, text))
+    have = [host for host in stale if host.name in done_on(results)]
     if reload:
-        results |= on_each(stale, lambda host: _reload(found.file, host))
-    say("daemons run on the old one until: pdctl restart --rolling")
+        results |= on_each(have, lambda host: _reload(found.file, host))
+    if have:
+        rest = "what cannot change meanwhile waits for"
+        say(f"{rest if reload else 'daemons run on the old one until'}: pdctl restart --rolling")
     return verdict({**{n: r for n, r in old.items() if isinstance(r, CommandError)}, **results})
 
 

@@ -11,6 +11,7 @@ import pytest
 from pdctl.errors import Exit
 from tests.support.fake_fleet import Said
 from tests.support.fake_ssh import make_ssh
+from tests.support.fake_systemctl import FakeSystemctl
 
 Pdctl = Callable[..., Said]
 FILE = """name: many
@@ -78,3 +79,32 @@ def test_a_dead_host_is_told_and_the_others_get_it(to: Path, tmp_path: Path, pdc
     assert said.code == Exit.UNREACHABLE
     assert "n2 is left out" in said.err
     assert to.read_text() == path.read_text()
+
+
+def test_what_needs_a_restart_is_told_apart_from_what_was_read_again(
+    to: Path, tmp_path: Path, pdctl: Pdctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeSystemctl.made(tmp_path / "systemd")
+    monkeypatch.setenv("PATH", str(tmp_path / "systemd"), prepend=":")
+    path = written(tmp_path)
+    words = ("config", "push", "-c", path, "--to", to, "--yes")
+    assert "daemons run on the old one until: pdctl restart --rolling" in pdctl(*words).err
+    to.unlink()
+    told = pdctl(*words, "--reload").err
+    assert "lb has read it" in told
+    assert "the old one" not in told
+    assert "what cannot change meanwhile waits for: pdctl restart --rolling" in told
+
+
+def test_a_host_that_did_not_take_the_file_is_not_told_to_read_it(
+    tmp_path: Path, pdctl: Pdctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    systemctl = FakeSystemctl.made(tmp_path / "bin")
+    make_ssh(tmp_path / "bin")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    (tmp_path / "etc").write_text("no folder")
+    to = tmp_path / "etc" / "cluster.yaml"
+    said = pdctl("config", "push", "-c", written(tmp_path), "--to", to, "--yes", "--reload")
+    assert said.code == Exit.FAILED
+    assert systemctl.calls() == []
+    assert "pdctl restart" not in said.err
