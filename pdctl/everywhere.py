@@ -6,11 +6,13 @@ import time
 from collections.abc import Iterator
 
 from daemons.cluster.load import BOOTSTRAP_NAME, ClusterFile
+from daemons.protocol.topology import Role
 from pdctl import units
 from pdctl.errors import CommandError, Exit
 from pdctl.hosts import Host, daemons_on, done_on, hosts_of, on_each, verdict
 from pdctl.installation.wanted import units_of_host
 from pdctl.logfiles import moment
+from pdctl.places import Place
 from pdctl.render import say
 from pdctl.starting import Progress
 
@@ -21,6 +23,8 @@ ROLES = ("lb", "prefill", "decode", "bootstrap")  # in stopping order
 
 def up(file: ClusterFile, timeout_s: float) -> int:
     """Start every host's units and wait until all that could be started serve.
+
+    A host that is lost meanwhile is told, and its daemons are no longer waited for.
 
     Raises:
         CommandError: a daemon fails, or does not serve in time; or no host can be reached.
@@ -38,19 +42,45 @@ def up(file: ClusterFile, timeout_s: float) -> int:
         what = "the phone book's host cannot be started" if started else "no host can be started"
         raise CommandError(what, "see its words above", code=Exit.UNREACHABLE)
     progress = Progress(file, names, timeout_s, lambda name: None)
+    left_out: set[str] = set()
     asked_s = time.monotonic()
     while not progress.is_ready:
         time.sleep(LOOK_S)
         progress.look()
         if time.monotonic() - asked_s < UNITS_S:
             continue
-        for place in started:
-            unit = units.unit_of(place.role, place.instance)
-            if words := units.failure(unit, host=hosts[place.host].address):
-                hint = f"pdctl logs {place.instance} --all-hosts"
-                raise CommandError(f"{place.instance} on {place.host} {words}", hint)
+        lost = _lost([place for place in started if place.host not in left_out], hosts)
+        results |= lost
+        left_out |= set(lost)
+        progress.leave_out([place.instance for place in started if place.host in lost])
         asked_s = time.monotonic()
     return verdict(results)
+
+
+def _lost(started: list[Place], hosts: dict[str, Host]) -> dict[str, CommandError]:
+    """Ask systemd how daemons fare; returns the hosts on which it no longer can be asked.
+
+    Raises:
+        CommandError: a daemon fails, or the phone book's host is lost.
+    """
+    lost: dict[str, CommandError] = {}
+    for place in started:
+        if place.host in lost:
+            continue
+        try:
+            words = units.failure(
+                units.unit_of(place.role, place.instance), host=hosts[place.host].address
+            )
+        except CommandError as error:
+            if any(one.host == place.host and one.role is Role.BOOTSTRAP for one in started):
+                raise
+            say(f"  {place.host} is left out: {error.what}")
+            lost[place.host] = CommandError(error.what, error.hint, code=Exit.UNREACHABLE)
+            continue
+        if words:
+            hint = f"pdctl logs {place.instance} --all-hosts"
+            raise CommandError(f"{place.instance} on {place.host} {words}", hint)
+    return lost
 
 
 def down(file: ClusterFile, deadline_s: float) -> int:

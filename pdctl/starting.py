@@ -22,7 +22,7 @@ class Progress:
         show_log: Callable[[str], None],
     ) -> None:
         self._file = file
-        self._names = names
+        self._names = list(names)
         self._began = time.monotonic()
         self._timeout_s = timeout_s
         self._show_log = show_log
@@ -31,7 +31,11 @@ class Progress:
     @property
     def is_ready(self) -> bool:
         """Whether everybody serves."""
-        return len(self._up) == len(self._names)
+        return self._up.issuperset(self._names)
+
+    def leave_out(self, names: Sequence[str]) -> None:
+        """Wait no longer for some, whose host is lost."""
+        self._names = [name for name in self._names if name not in names]
 
     def look(self) -> None:
         """Ask everybody once and say who has come up.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from daemons.cluster.load import ClusterFile, load
-from pdctl import everywhere
+from pdctl import everywhere, starting
 from pdctl.errors import CommandError, Exit
+from pdctl.readiness import Waiting
 from tests.support.fake_ssh import make_ssh
 from tests.support.fake_systemctl import FakeSystemctl
 
@@ -88,3 +90,49 @@ def test_logs_of_one_daemon_ask_its_host_only(systemctl: FakeSystemctl, tmp_path
     with pytest.raises(CommandError) as caught:
         everywhere.logs(many(tmp_path), "p9", 4)
     assert caught.value.code is Exit.NOT_FOUND
+
+
+@pytest.mark.usefixtures("ssh")
+def test_a_host_that_is_lost_while_it_starts_is_told_and_the_others_are_waited_for(
+    systemctl: FakeSystemctl,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked: list[str] = []
+
+    def failure(unit: str, *, host: str | None) -> str | None:
+        asked.append(unit)
+        if host == "203.0.113.3":
+            raise CommandError(f"systemctl show {unit}: Connection refused", "see ssh")
+        return None
+
+    def waiting(_: object, names: Sequence[str]) -> Waiting:
+        is_late = "d0" in names or "p0" not in names or len(asked) < 6
+        return Waiting({name: "loading" for name in names if is_late})
+
+    monkeypatch.setattr(everywhere.units, "failure", failure)
+    monkeypatch.setattr(everywhere, "UNITS_S", 0.0)
+    monkeypatch.setattr(everywhere, "LOOK_S", 0.0)
+    monkeypatch.setattr(starting, "waiting", waiting)
+    assert everywhere.up(many(tmp_path), 60.0) == Exit.UNREACHABLE
+    assert asked.count("pd-decode@d0.service") == 1
+    told = capsys.readouterr().err
+    assert told.count("n3 is left out") == 1
+    assert "p0 is up" in told
+    assert "d0 is up" not in told
+
+
+@pytest.mark.usefixtures("ssh", "systemctl")
+def test_without_the_phone_books_host_nobody_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failure(unit: str, *, host: str | None) -> str | None:
+        raise CommandError(f"systemctl show {unit} on {host}: Connection refused", "see ssh")
+
+    monkeypatch.setattr(everywhere.units, "failure", failure)
+    monkeypatch.setattr(everywhere, "UNITS_S", 0.0)
+    monkeypatch.setattr(everywhere, "LOOK_S", 0.0)
+    with pytest.raises(CommandError, match="refused") as caught:
+        everywhere.up(many(tmp_path), 60.0)
+    assert "pd-bootstrap.service on 203.0.113.1" in caught.value.what

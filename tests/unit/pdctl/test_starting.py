@@ -28,3 +28,12 @@ def test_the_first_that_is_late_is_told_with_its_log(fleet: Fleet) -> None:
     with pytest.raises(CommandError, match="d0 does not serve after 0 s: loading") as caught:
         progress.look()
     assert (shown, caught.value.code) == (["d0"], Exit.TIMEOUT)
+
+
+def test_those_left_out_are_waited_for_no_longer(fleet: Fleet) -> None:
+    fleet.d0.routes["/health"] = 503, {"error": {"message": "loading"}}
+    progress = Progress(load(fleet.config), NAMES, 60.0, lambda name: None)
+    progress.look()
+    assert not progress.is_ready
+    progress.leave_out(["d0"])
+    assert progress.is_ready
