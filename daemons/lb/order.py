@@ -74,11 +74,10 @@ class Order(msgspec.Struct, frozen=True):
 
         What the client itself says stays part of it, so its own salts still keep apart.
         """
-        salts = _value(self.fields, "cache_salt") if "cache_salt" in self.fields else ""
-        if isinstance(salts, list):
-            mine: object = [f"{client}/{one}" if isinstance(one, str) else one for one in salts]
-        else:
-            mine = f"{client}/{salts}" if isinstance(salts, str) else salts  # else: refused there
+        said = _value(self.fields, "cache_salt")
+        mine = (
+            [_salt(client, one) for one in said] if isinstance(said, list) else _salt(client, said)
+        )
         fields = {**self.fields, "cache_salt": msgspec.Raw(msgspec.json.encode(mine))}
         return msgspec.structs.replace(self, fields=fields, raw=b"")
 
@@ -144,6 +143,13 @@ def read_order(path: str, raw: bytes, max_items: int) -> Order:
         raise BadOrder(f"{texts} texts in one request, 1 to {max_items} are served")
     plain = b"" if any(name.startswith(OURS) for name in fields) else raw
     return Order(path, fields, items, stream, tokens, prompt_tokens, wanted, samples, plain)
+
+
+def _salt(client: str, said: object) -> object:
+    """Return a salt that no other client can name; what is no text, the workers refuse."""
+    if said is None:
+        said = ""
+    return f"{len(client)}:{client}:{said}" if isinstance(said, str) else said
 
 
 @lru_cache(256)  # as many as there are prefills

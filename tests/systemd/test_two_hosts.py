@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -52,6 +54,36 @@ class TwoHosts:
         """Say whether a request over both hosts is answered."""
         return self.n1.ask(LB)[0] == 200
 
+    def main_pids(self) -> tuple[int, int]:
+        """Return the processes of both workers."""
+        return self.n1.main_pid("pd-prefill@p0.service"), self.n2.main_pid("pd-decode@d0.service")
+
+
+@contextlib.contextmanager
+def asked_again_and_again(host: Installed) -> Iterator[list[tuple[int, Any]]]:
+    """Let two clients ask without a pause meanwhile; what they were answered grows."""
+    enough = threading.Event()
+    answers: list[tuple[int, Any]] = []
+
+    def ask() -> None:
+        while not enough.is_set():
+            answers.append(host.ask(LB))
+
+    asking = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in asking:
+        thread.start()
+    try:
+        yield answers
+    finally:
+        enough.set()
+        for thread in asking:
+            thread.join(60)
+
+
+def status_of(host: Installed) -> Any:
+    """Return what pdctl status says there."""
+    return json.loads(host.pdctl("status", "-o", "json", check=False).stdout)
+
 
 @pytest.fixture(scope="module")
 def two(boot: Boot, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
@@ -78,9 +110,12 @@ def test_tokens_come_over_both_hosts(two: TwoHosts) -> None:
     for host in (two.n1, two.n2):
         named = host.pdctl("status", "-o", "name").stdout.split()
         assert named == ["bootstrap", "p0", "d0", "lb"]
+    wires = {row["name"]: row for row in status_of(two.n1)["daemons"]}["p0"]["wires"]
+    assert [wire["transport"] for wire in wires.values()] == ["tcp"]
 
 
-def test_a_cable_that_is_out_for_a_moment_costs_no_request(two: TwoHosts) -> None:
+def test_a_cable_that_is_out_for_a_moment_ends_nobody_and_heals(two: TwoHosts) -> None:
+    pids = two.main_pids()
     answers: list[tuple[int, Any]] = []
     two.wire.pull()
     asking = threading.Thread(target=lambda: answers.append(two.n1.ask(LB)))
@@ -93,14 +128,11 @@ def test_a_cable_that_is_out_for_a_moment_costs_no_request(two: TwoHosts) -> Non
     if status != 200:
         assert answer["error"]["cause"]
     assert until(two.serves, 30.0)
+    assert two.main_pids() == pids
 
 
-@pytest.mark.long
 def test_a_cable_that_is_out_for_a_minute_is_told_and_heals(two: TwoHosts) -> None:
-    pids = {
-        (host, unit): host.main_pid(unit)
-        for host, unit in ((two.n1, "pd-prefill@p0.service"), (two.n2, "pd-decode@d0.service"))
-    }
+    pids = two.main_pids()
     two.wire.pull()
     began = time.monotonic()
     status, answer = two.n1.ask(LB)
@@ -109,7 +141,7 @@ def test_a_cable_that_is_out_for_a_minute_is_told_and_heals(two: TwoHosts) -> No
     time.sleep(max(0.0, LONG_PULL_S - (time.monotonic() - began)))  # the fault itself
     two.wire.plug()
     assert until(two.serves, 60.0)
-    assert {(host, unit): host.main_pid(unit) for host, unit in pids} == pids
+    assert two.main_pids() == pids
 
 
 @pytest.fixture(scope="module")
@@ -191,22 +223,21 @@ def test_workers_are_added_and_all_replaced_under_load_without_a_lost_request(
         host.pdctl("install", "--yes")
     n1.pdctl("up", "--all-hosts", within_s=120)
     n1.pdctl("await", "--ready", "P=2,D=2", "--timeout", "60")
-    enough = threading.Event()
-    answers: list[tuple[int, Any]] = []
-
-    def ask() -> None:
-        while not enough.is_set():
-            answers.append(n1.ask(LB))
-
-    asking = [threading.Thread(target=ask) for _ in range(2)]
-    for thread in asking:
-        thread.start()
-    try:
+    with asked_again_and_again(n1) as answers:
         done = n1.pdctl("restart", "--rolling", "--yes", within_s=240)
-    finally:
-        enough.set()
-        for thread in asking:
-            thread.join(60)
     assert done.stderr.count(" restarted in ") == 4
     assert [answer for answer in answers if answer[0] != 200] == []
     assert len(answers) > 4
+
+
+def test_a_worker_of_another_host_is_drained_under_load_without_a_lost_request(
+    joined_by_ssh: TwoHosts,
+) -> None:
+    n1 = joined_by_ssh.n1
+    with asked_again_and_again(n1) as answers:
+        n1.pdctl("drain", "d1", "--yes", "--deadline", "30")
+        states = {row["name"]: row["state"] for row in status_of(n1)["daemons"]}
+        assert states["d1"] in ("draining", "drained")
+        n1.pdctl("undrain", "d1")
+    assert [answer for answer in answers if answer[0] != 200] == []
+    assert len(answers) > 2

@@ -78,7 +78,7 @@ async def test_prefixes_are_shared_within_one_key_where_that_is_asked_for(
     async with lb.post("/generate", {"text": "a"}, headers=mine) as response:
         assert response.status == 200
     assert [json.loads(worker.bodies[-1])["cache_salt"] for worker in (p0, d0)] == [
-        "anna/",
-        "anna/",
+        "4:anna:",
+        "4:anna:",
     ]
     await idle(lb)

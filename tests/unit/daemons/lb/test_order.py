@@ -226,9 +226,11 @@ def test_a_body_may_say_to_which_session_it_belongs() -> None:
 @pytest.mark.parametrize(
     ("said", "salt"),
     [
-        ({}, "alice/"),
-        ({"cache_salt": "x"}, "alice/x"),
-        ({"cache_salt": ["x", "y"]}, ["alice/x", "alice/y"]),
+        ({}, "5:alice:"),
+        ({"cache_salt": "x"}, "5:alice:x"),
+        ({"cache_salt": ["x", "y"]}, ["5:alice:x", "5:alice:y"]),
+        ({"cache_salt": None}, "5:alice:"),
+        ({"cache_salt": [None, "x"]}, ["5:alice:", "5:alice:x"]),
         ({"cache_salt": 5}, 5),
     ],
 )
