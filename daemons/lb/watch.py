@@ -126,17 +126,29 @@ class Hearing:
     def _hear(self, worker: Worker, said: _Said) -> None:
         if said.credits is not None and worker.role is Role.DECODE:
             self.pairing.credits.hear(worker.life, said.credits.tokens, time.monotonic())
-        for peer, rate in said.peer_bytes_per_s.items():
-            self.pairing.rates[worker.name, peer] = rate
+        for peer, wire in (said.wires or {}).items():
+            if wire.writing.sum_s > 0:
+                self.pairing.rates[worker.name, peer] = wire.bytes / wire.writing.sum_s
 
 
 class _Tokens(msgspec.Struct, frozen=True):
     tokens: int
 
 
+class _Times(msgspec.Struct, frozen=True):
+    sum_s: float = 0.0
+
+
+class _Wire(msgspec.Struct, frozen=True):
+    bytes: int = 0
+    writing: _Times = _Times()
+
+
 class _Said(msgspec.Struct, frozen=True):
+    """Of ``protocol.story.WorkerStatus``, what balancing reads."""
+
     credits: _Tokens | None = None
-    peer_bytes_per_s: dict[str, float] = {}
+    wires: dict[str, _Wire] | None = None  # of a prefill, by decode
 
 
 def at_listed(workers: Sequence[StaticWorker], session: aiohttp.ClientSession) -> Look:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from random import Random
 
 import aiohttp
+import msgspec
 import pytest
 
 from daemons.lb import watch
@@ -13,6 +14,7 @@ from daemons.lb.config import LbConfig, StaticWorker
 from daemons.lb.fleet import Fleet, Pair
 from daemons.lb.pairing import pairing_of
 from daemons.lb.watch import Hearing, Watch, at_listed
+from daemons.protocol.story import StageTimes, Wire
 from daemons.protocol.topology import InstanceInfo, State
 from daemons.runtime.phonebook import PhoneBookError, Trouble
 
@@ -133,7 +135,9 @@ async def test_workers_are_asked_how_they_are_while_rooms_are_in_flight(
 ) -> None:
     monkeypatch.setattr(watch, "ASK_S", 0.01)
     said = {"credits": {"tokens": 70, "rows": 3}, "instance": "d0"}
-    p0 = await fake("p0", whole({"peer_bytes_per_s": {"d0": 1e9}, "credits": {"tokens": 1}}))
+    wires = {"d0": Wire("cma", bytes=3_000, writing=StageTimes(sum_s=1.5)), "d1": Wire()}
+    told = msgspec.to_builtins({"wires": wires, "credits": {"tokens": 1}})
+    p0 = await fake("p0", whole(told))
     d0, d1 = await fake("d0", whole(said)), await fake("d1", whole({"credits": "many"}))
     asks = hearing(http, p0.info(), d0.info(), d1.info())
     pairing = asks.pairing
@@ -146,7 +150,7 @@ async def test_workers_are_asked_how_they_are_while_rooms_are_in_flight(
     await until(lambda: bool(pairing.credits.heard and pairing.rates))
     assert list(pairing.credits.heard) == [("d0", 1)]
     assert pairing.credits.heard["d0", 1].tokens == 70
-    assert pairing.rates == {("p0", "d0"): 1e9}
+    assert pairing.rates == {("p0", "d0"): 2_000.0}
     assert d0.headers[0]["Authorization"] == "x"
     keeping.cancel()
     with suppress(asyncio.CancelledError):
