@@ -22,6 +22,7 @@ class Fault(StrEnum):
     WRITE_DELAY = "write.delay"  # prefill: a write takes ``seconds`` longer
     WRITE_FAIL = "write.fail"  # prefill: half of a write lands, then its connection is cut
     WRITE_FREEZE = "write.freeze"  # prefill: a write stands still for ``seconds``, 0: until clear
+    WRITE_CORRUPT = "write.corrupt"  # prefill: a page has other bytes once it has landed
     MESSAGE_DROP = "message.drop"  # a message to a peer is lost
     MESSAGE_DUPLICATE = "message.duplicate"  # it is sent twice
     MESSAGE_REORDER = "message.reorder"  # it is sent after the next one to the same peer

@@ -7,6 +7,8 @@ is taken away is on the books.
 
 from __future__ import annotations
 
+import ctypes
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,8 +32,9 @@ from daemons.runtime.commands import Send, SendHeartbeat, Tell
 from daemons.runtime.events import Submitted
 from daemons.runtime.faults import HEARTBEAT, Faults
 from daemons.runtime.reactor import Core, Shell
-from daemons.transfer.backend import Copies, Region, TransferBackend, WriteCut
+from daemons.transfer.backend import Copies, Copy, Region, TransferBackend, WriteCut
 
+JUNK_BYTES = 16  # of a page that is spoilt
 REORDER_S = 1.0  # a message that nobody overtakes leaves after so long
 SCALED = ("handshake_s", "queue_s", "destination_s", "progress_s", "peer_timeout_s")
 NOBODY = RoomKey(0, 0)
@@ -117,7 +120,7 @@ class ChaosEngine:
 
 
 class ChaosBackend:
-    """A backend in which writes are late, stand still or break; knows rooms by their pages."""
+    """A backend in which writes are late, stand still, break or spoil; it knows rooms by pages."""
 
     def __init__(self, backend: TransferBackend, engine: Engine, faults: Faults) -> None:
         self._backend = backend
@@ -128,6 +131,7 @@ class ChaosBackend:
         self.pages: Ledger | None = None  # of the core, once there is one
         self.rows: Ledger | None = None
         self._rows_memory: Region | None = None
+        self._junk = ctypes.create_string_buffer(secrets.token_bytes(JUNK_BYTES), JUNK_BYTES)
         self._last: dict[str, RoomKey] = {}  # whose pages went to a peer last
 
     @property
@@ -147,7 +151,7 @@ class ChaosBackend:
     def register(self, regions: Sequence[Region]) -> None:
         """As the wrapped one; what is not the pool is the metadata rows."""
         self._rows_memory = next((r for r in regions if r.address != self._pool), None)
-        self._backend.register(regions)
+        self._backend.register([*regions, Region(ctypes.addressof(self._junk), JUNK_BYTES)])
 
     def write(self, peer: str, copies: Copies) -> None:
         """Write, after what the faults do to it."""
@@ -163,11 +167,19 @@ class ChaosBackend:
                 self._backend.write(peer, half)
             raise WriteCut(f"chaos: {order}")
         self._backend.write(peer, copies)
+        page = next((copy for copy in copies if self._is_of_the_pool(copy)), None)
+        if page is not None and faults.take(Fault.WRITE_CORRUPT, room=room) is not None:
+            size = min(JUNK_BYTES, page.bytes)  # our own page stays right: others read it
+            spoilt = Copy(ctypes.addressof(self._junk), page.target, size)
+            self._backend.write(peer, [spoilt])
 
     def close(self) -> None:
         """As the wrapped one; nothing is held any more."""
         self._faults.clear()
         self._backend.close()
+
+    def _is_of_the_pool(self, copy: Copy) -> bool:
+        return 0 <= copy.source - self._pool < self._pool_bytes
 
     def _room(self, peer: str, copies: Copies) -> int:
         """Return whose pages these are, or whose row; of pages that several read the newest's."""
@@ -175,8 +187,8 @@ class ChaosBackend:
             offset = next(iter(copies)).source - self._rows_memory.address
             if 0 <= offset < self._rows_memory.bytes:
                 return (self.rows.owner(offset // ROW_BYTES)[1] or NOBODY).room
-        offsets = [copy.source - self._pool for copy in copies]
-        if self.pages is not None and any(0 <= offset < self._pool_bytes for offset in offsets):
+        if self.pages is not None and any(map(self._is_of_the_pool, copies)):
+            offsets = [copy.source - self._pool for copy in copies]
             places = {offset % self._region_bytes // self._page_bytes for offset in offsets}
             holders = [self.pages.owner(page)[1] for page in places]
             readers = [key for page in places for key in self.pages.readers(page)[-1:]]

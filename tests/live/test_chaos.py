@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.support.cluster import Cluster
@@ -47,6 +49,21 @@ def test_a_forced_retraction_changes_no_text(
     ended = ask(pair, prompt, 30, stream=True).end()
     assert ended.ids == right.ids(prompt, 30), ended
     assert pair.status("d0")["counters"]["retractions"] == before + times
+
+
+def test_a_page_that_is_spoilt_on_the_way_is_seen_by_its_sum(pair: Cluster, right: Right) -> None:
+    prompt = prompt_of(50, 71)
+    before = pair.status("d0")["counters"].get("checksum_mismatches", 0)
+    told = pair.pdctl("chaos", "p0", "write.corrupt")
+    assert told.returncode == 0, told.stderr
+    error = ask(pair, prompt).end().error
+    assert error is not None
+    assert error["cause"] == "transfer.checksum"
+    sums = re.search(r"prefill's sum ([0-9a-f]{16}), ours ([0-9a-f]{16})", error["message"])
+    assert sums is not None, error
+    assert sums[1] != sums[2]
+    assert pair.status("d0")["counters"]["checksum_mismatches"] == before + 1
+    assert ask(pair, prompt).end().ids == right.ids(prompt)
 
 
 def test_prefill_has_no_rooms_to_retract(pair: Cluster) -> None:

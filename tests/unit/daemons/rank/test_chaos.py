@@ -21,6 +21,7 @@ from daemons.protocol.ids import PeerId, RoomKey
 from daemons.protocol.metadata import ROW_BYTES
 from daemons.protocol.topology import Role
 from daemons.rank.chaos import (
+    JUNK_BYTES,
     TAKEN,
     ChaosBackend,
     ChaosCore,
@@ -50,9 +51,10 @@ class Wire:
     transport: str = "none"
     written: list[Sequence[Copy]] = field(default_factory=list)
     sent: list[bytes] = field(default_factory=list)
+    registered: list[Region] = field(default_factory=list)
 
     def register(self, regions: Sequence[Region]) -> None:
-        """Nothing."""
+        self.registered += regions
 
     def write(self, peer: str, copies: Sequence[Copy]) -> None:
         self.written.append(copies)
@@ -157,6 +159,22 @@ def test_a_write_that_fails_has_written_half_and_is_cut(engine: Engine, faults: 
     assert wire.written == [copies[:1]]
     backend.write("there", copies)
     assert wire.written[1:] == [copies]
+
+
+def test_a_page_that_is_spoilt_has_other_bytes_there_and_no_row_is_taken_for_one(
+    engine: Engine, faults: Faults
+) -> None:
+    wire, row = Wire(), Copy(64, 1, ROW_BYTES)
+    backend = ChaosBackend(wire, engine, faults)
+    backend.register([Region(*engine.kv_memory()), Region(64, ROW_BYTES)])
+    page = Copy(engine.kv_memory()[0], 4096, 64)
+    faults.arm(FaultOrder(Fault.WRITE_CORRUPT))
+    for copies in ([row], [page], [page]):
+        backend.write("there", copies)
+    first, right, (junk,), last = wire.written
+    assert [first, right, last] == [[row], [page], [page]]
+    assert (junk.target, junk.bytes) == (page.target, JUNK_BYTES)
+    assert Region(junk.source, JUNK_BYTES) in wire.registered
 
 
 def test_a_write_is_known_by_the_owner_of_its_pages_and_its_row_too(
