@@ -234,6 +234,20 @@ MUTANTS = (
         f"{CORE}/prefill/test_write_lanes.py",
     ),
     Mutant(
+        "after a trouble that nobody foresaw the room's row goes",
+        LANES,
+        "        self._stop(task)\n        return WriteFailed(",
+        "        return WriteFailed(",
+        f"{CORE}/prefill/test_write_lanes.py",
+    ),
+    Mutant(
+        "what was raised keeps the agent of a failed write",
+        "daemons/transfer/nixl.py",
+        "                _clear_frames(error)  # they hold the agent\n",
+        "",
+        f"{CORE}/transfer/test_nixl.py",
+    ),
+    Mutant(
         "a failed write's engine lives on",
         "daemons/transfer/mooncake.py",
         "                    sender, known.sender = known.sender, None\n"
