@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from daemons.cluster.load import LB_NAME
+from daemons.protocol.story import WorkerStatus
 from daemons.protocol.topology import Role, State, differences
 from pdctl.places import WORKERS
 from pdctl.survey import Survey
@@ -97,8 +98,7 @@ def _warnings(survey: Survey) -> Iterator[str]:
     for name in workers:
         state = state_of(survey, name)
         if state == State.DRAINING:
-            left = sum(survey.statuses[name].rooms.values())
-            yield f"{name} draining ({left} rooms left)"
+            yield f"{name} draining ({_left(survey.statuses[name])})"
         elif state == "absent":
             if not survey.phone_book_trouble:
                 yield f"{name} is not in the phone book"
@@ -108,6 +108,15 @@ def _warnings(survey: Survey) -> Iterator[str]:
             )
     yield from _pools(survey)
     yield from _disagreements(survey)
+
+
+def _left(said: WorkerStatus) -> str:
+    """Return what a draining worker waits for, and until when if it stops by itself."""
+    rooms = sum(said.rooms.values())
+    words = "1 room left" if rooms == 1 else f"{rooms} rooms left"
+    if said.drain_left_s is None:  # an operator drains it: whoever waits has the deadline
+        return words
+    return f"{words}, {said.drain_left_s:.0f} s to its deadline"
 
 
 def _pools(survey: Survey) -> Iterator[str]:

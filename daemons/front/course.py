@@ -178,7 +178,7 @@ class Course:
         """Let rooms end: until none is left, the deadline, a second signal or a death."""
         desk = self._desk
         timers = desk.config.timers
-        desk.life.stop("it was told to stop", timers.notice_s)
+        desk.life.stop("it was told to stop", timers.notice_s, timers.drain_s)
         systemd.notify("STOPPING=1")
         logger().info("drain.begun", limit_s=timers.drain_s, open_rooms=len(desk.rooms))
         with contextlib.suppress(TimeoutError):

@@ -23,6 +23,7 @@ class Life:
     reason: str = "the ranks are loading"
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     notice_ends_s: float = 0.0  # on the loop's clock; until then requests are still taken
+    drain_ends_s: float | None = None  # on the loop's clock; then rooms that are left are ended
 
     def enter(self, state: State, reason: str) -> None:
         """Change the state and wake whoever tells it to others."""
@@ -35,10 +36,18 @@ class Life:
         self.notice_ends_s = asyncio.get_running_loop().time() + notice_s
         self.enter(State.DRAINING, reason)
 
-    def stop(self, reason: str, notice_s: float = 0.0) -> None:
-        """Leave for good."""
+    def stop(self, reason: str, notice_s: float = 0.0, drain_s: float | None = None) -> None:
+        """Leave for good; rooms have ``drain_s`` to end."""
         self.stopping = True
+        if drain_s is not None:
+            self.drain_ends_s = asyncio.get_running_loop().time() + drain_s
         self.drain(reason, notice_s)
+
+    def drain_left_s(self) -> float | None:
+        """Return how long rooms still have; None without a deadline."""
+        if self.drain_ends_s is None:
+            return None
+        return max(self.drain_ends_s - asyncio.get_running_loop().time(), 0.0)
 
     async def notice_over(self) -> None:
         """Wait until requests are refused, or wanted again."""

@@ -98,4 +98,5 @@ class Pulse:
             ttft_p99_s=meter.ttft_p99_s,
             itl_p99_s=meter.itl_p99_s,
             config_hash=config.config_hash,
+            drain_left_s=self._desk.life.drain_left_s(),
         )

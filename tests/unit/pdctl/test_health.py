@@ -59,6 +59,16 @@ def test_a_draining_worker_is_a_warning_with_its_rooms() -> None:
     assert health.level is Level.ERR  # it is the only one
 
 
+@pytest.mark.parametrize(
+    ("rooms", "words"),
+    [(3, "d0 draining (3 rooms left, 42 s to its deadline)"),
+     (1, "d0 draining (1 room left, 42 s to its deadline)")],
+)  # fmt: skip
+def test_one_that_stops_says_how_long_its_rooms_have(rooms: int, words: str) -> None:
+    leaving = said("d0", state="draining", rooms={"running": rooms}, drain_left_s=41.7)
+    assert words in health_of(survey(statuses={"p0": said("p0"), "d0": leaving})).reasons
+
+
 def test_a_worker_that_the_phone_book_lost_is_named() -> None:
     health = health_of(
         survey(

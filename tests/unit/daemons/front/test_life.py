@@ -69,3 +69,15 @@ async def test_a_drain_that_is_taken_back_ends_the_notice() -> None:
     await life.notice_over()
     life.admit()
     life.welcome()
+
+
+async def test_only_one_that_stops_has_a_deadline_for_its_rooms() -> None:
+    life = Life("d0")
+    life.drain("an operator drains it", 0.0)
+    assert life.drain_left_s() is None
+    life.stop("it was told to stop", 0.0, 60.0)
+    left_s = life.drain_left_s()
+    assert left_s is not None
+    assert 0 < left_s <= 60
+    life.stop("again", 0.0, -1.0)
+    assert life.drain_left_s() == 0.0

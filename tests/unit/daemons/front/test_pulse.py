@@ -47,6 +47,17 @@ async def test_a_status_is_what_the_rank_says_with_what_the_front_knows(
     assert bench.desk.meter.status == status
 
 
+async def test_a_status_says_how_long_rooms_have_once_it_stops(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers(bench, monkeypatch, STATUS)
+    assert (await bench.pulse.ask()).drain_left_s is None
+    bench.desk.life.stop("it was told to stop", 0.0, 60.0)
+    left_s = (await bench.pulse.ask()).drain_left_s
+    assert left_s is not None
+    assert 0 <= left_s <= 60
+
+
 async def test_an_answer_resets_the_silence_and_none_does_not(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
