@@ -10,6 +10,7 @@ from pdctl.commands import bench, config, trace
 from pdctl.commands.await_ import await_
 from pdctl.commands.chaos import chaos
 from pdctl.commands.chat import chat
+from pdctl.commands.completion import completion
 from pdctl.commands.doctor import check, doctor
 from pdctl.commands.down import down
 from pdctl.commands.drain import drain, undrain
@@ -65,6 +66,7 @@ app.command()(doctor)
 app.command()(check)
 app.command("support-bundle")(support_bundle)
 app.command()(keygen)
+app.command()(completion)
 app.command()(chaos)
 app.add_typer(bench.app, name="bench")
 app.add_typer(config.app, name="config")

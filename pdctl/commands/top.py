@@ -34,7 +34,9 @@ STYLES = {"draining": "yellow", "silent": "bold red", "lost": "bold red", "absen
 def top(
     config: options.Config = None,
     output: options.Format = Output.TABLE,
-    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = 1.0,
+    every: Annotated[
+        float, typer.Option("--every", "--watch", help="Seconds between two looks.", min=0.1)
+    ] = 1.0,
     count: Annotated[
         int | None, typer.Option("--count", "-n", help="Stop after so many looks.", min=1)
     ] = None,

@@ -22,6 +22,7 @@ VERBS = (
     "chaos",
     "bench",
     "config",
+    "completion",
 )
 
 

@@ -49,3 +49,13 @@ def test_json_is_one_object_a_look_and_keeps_its_contract(
 )
 def test_a_share_is_a_bar_with_its_number(share: float | None, shown: str) -> None:
     assert gauge(share) == shown
+
+
+@pytest.mark.parametrize(("words", "slept_s"), [("--watch", 2.0), ("--watch=5", 5.0)])
+def test_watch_means_here_what_it_means_elsewhere(
+    words: str, slept_s: float, fleet: Fleet, pdctl: Pdctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(command.time, "sleep", slept.append)
+    assert pdctl("top", words, "-n", "2", "-c", fleet.config).code == Exit.OK
+    assert slept == [slept_s]
