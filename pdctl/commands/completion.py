@@ -6,6 +6,7 @@ does not run in, as who builds an image wants.
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from typing import Annotated
 
@@ -27,9 +28,7 @@ class Shell(StrEnum):
 
 
 def completion(
-    shell: Annotated[
-        Shell | None, typer.Argument(help="Which shell; without it the one we run in.")
-    ] = None,
+    shell: Annotated[Shell | None, typer.Argument(help="Which shell; without it $SHELL.")] = None,
     install: Annotated[
         bool, typer.Option("--install", help="Put it where the shell reads it, for this user.")
     ] = False,
@@ -56,10 +55,8 @@ def completion(
 
 
 def _present() -> Shell:
-    """Return the shell that we run in."""
-    from typer import _completion_shared as scripts
-
-    name = scripts._get_shell_name()
+    """Return the user's shell."""
+    name = os.path.basename(os.environ.get("SHELL", ""))
     if name not in tuple(Shell):
         raise CommandError(
             f"no completion for {name or 'an unknown shell'}",

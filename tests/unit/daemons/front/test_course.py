@@ -109,6 +109,8 @@ async def test_a_drain_waits_for_open_rooms_and_refuses_new_ones(tmp_path: Path)
         await _open_rooms(one.http, url, 1)
         one.stop.ask()
         await one.until(lambda: one.registered("draining"))
+        async with one.http.get(f"{url}/status") as answer:
+            assert 0 < (await answer.json())["drain_left_s"] <= timers.drain_s
         async with one.http.post(f"{url}/generate", json=body(8)) as answer:
             assert answer.status == 503
             assert answer.headers["Retry-After"]

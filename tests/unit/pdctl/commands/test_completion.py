@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer import _completion_shared as scripts
 
 from pdctl.commands.completion import Shell
 from pdctl.errors import Exit
@@ -53,16 +52,16 @@ def test_a_home_that_cannot_be_written_is_told(home: Path, pdctl: Pdctl) -> None
     assert "cannot write" in said.err
 
 
-@pytest.mark.parametrize("present", [None, "tcsh"])
+@pytest.mark.parametrize("present", ["", "/bin/tcsh"])
 def test_a_shell_without_a_script_is_told_which_have_one(
-    present: str | None, pdctl: Pdctl, monkeypatch: pytest.MonkeyPatch
+    present: str, pdctl: Pdctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scripts, "_get_shell_name", lambda: present)
+    monkeypatch.setenv("SHELL", present)
     said = pdctl("completion")
     assert said.code == Exit.USAGE
     assert "pdctl completion bash|zsh|fish" in said.err
 
 
-def test_the_present_shell_is_found(pdctl: Pdctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scripts, "_get_shell_name", lambda: "fish")
+def test_the_users_shell_is_found(pdctl: Pdctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", "/usr/bin/fish")
     assert pdctl("completion").out == pdctl("completion", "fish").out
