@@ -33,6 +33,6 @@ def test_a_grammar_that_takes_too_long_ends_the_process_without_an_answer(tmp_pa
     code = "from daemons.engine import grammar_check as g; g.CPU_S = 1; g.main()"
     argv = [sys.executable, "-c", code, str(tiny_model(tmp_path)), "258"]
     line = msgspec.json.encode(Grammar(GrammarKind.REGEX, "a" * 130_000)) + b"\n"
-    done = subprocess.run(argv, input=line * 9, capture_output=True, timeout=120, check=False)
+    done = subprocess.run(argv, input=line * 40, capture_output=True, timeout=120, check=False)
     assert done.returncode == -signal.SIGXCPU
-    assert len(done.stdout.splitlines()) == 1
+    assert len(done.stdout.splitlines()) < 40  # as many as this machine does in a second
