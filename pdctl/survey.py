@@ -18,7 +18,7 @@ from daemons.protocol.ids import room_hex
 from daemons.protocol.story import RoomRow, Story, WorkerStatus
 from daemons.protocol.topology import FleetEvent, InstanceInfo
 from pdctl.client import Refused, Unreachable, call, get_json, message_of, together
-from pdctl.places import Place, places, with_phone_book
+from pdctl.places import WORKERS, Place, places, with_phone_book
 
 T = TypeVar("T")
 Trouble = Unreachable | Refused
@@ -94,6 +94,15 @@ def located(cluster: Cluster) -> dict[str, Place]:
     known = places(cluster)
     instances, _ = phone_book(known[BOOTSTRAP_NAME])
     return with_phone_book(known, instances)
+
+
+def workers_of(known: dict[str, Place]) -> dict[str, WorkerStatus]:
+    """Return the status of every worker that answers."""
+    asked = {name: place for name, place in known.items() if place.role in WORKERS and place.url}
+    answers = together(
+        {name: _asking(place, "/status", WorkerStatus) for name, place in asked.items()}
+    )
+    return {name: said for name, said in answers.items() if isinstance(said, WorkerStatus)}
 
 
 def rooms_of(known: dict[str, Place]) -> tuple[dict[str, list[RoomRow]], dict[str, str]]:

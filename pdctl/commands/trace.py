@@ -135,7 +135,8 @@ def room(
     from pdctl.draw import waterfall_lines
     from pdctl.export import exported
     from pdctl.merge import attempts, waterfall
-    from pdctl.survey import located, stories_of
+    from pdctl.survey import located, stories_of, workers_of
+    from pdctl.usual import verdict
 
     known = located(target.find(config).cluster)
     number = resolve(prefix, known)
@@ -158,6 +159,8 @@ def room(
         print(exported(seen, export))
         return Exit.OK
     lines = list(waterfall_lines(seen, console().width))
+    if seen.outcome == "ok" and (words := verdict(seen, workers_of(known))):
+        lines.append((words, ""))
     view = View(_document(seen), names=[room_hex(seen.room)], above=lines)
     show(view, output)
     return Exit.OK

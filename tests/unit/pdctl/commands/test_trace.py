@@ -123,3 +123,12 @@ def test_the_slowest_rooms_are_listed(
 def test_trace_alone_asks_which(told: Fleet, pdctl: Pdctl) -> None:
     said = pdctl("trace", "-c", told.config)
     assert (said.code, said.err.splitlines()[0]) == (Exit.USAGE, "pdctl: which request?")
+
+
+def test_waits_are_compared_with_what_is_usual(told: Fleet, pdctl: Pdctl) -> None:
+    counted = {"counts": [0] * 11 + [30], "sum_s": 9000.0}
+    routes = told.d0.routes["/status"]
+    assert isinstance(routes, tuple)
+    told.d0.routes["/status"] = 200, {**routes[1], "stage_times": {"prealloc": counted}}
+    said = pdctl("trace", "room", HEX, "-c", told.config)
+    assert said.out.splitlines()[-1] == "nothing waited longer than usual"
