@@ -1,26 +1,65 @@
-"""Flags of every test run: ``--long`` for what CI leaves out, ``--address`` for live clusters."""
+"""Flags of every test run, and what a run leaves out for want of something, counted aloud.
+
+A test under ``gpu``, ``rdma`` or ``nixl`` is left out where there is no such device or package, one
+under ``long`` without ``--long``.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
 import pytest
 
-from tests.support import cluster as support
+from tests.support import cluster, devices
+
+INFINIBAND = Path("/sys/class/infiniband")
+LEFT_OUT: Counter[str] = Counter()  # marker: tests
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="every cell of the fault matrices")
     parser.addoption("--screens", action="store_true", help="write tests/unit/pdctl/screens anew")
-    parser.addoption("--address", default=support.ADDRESS, help="where clusters live, e.g. ::1")
+    parser.addoption("--address", default=cluster.ADDRESS, help="where clusters live, e.g. ::1")
+    parser.addoption(
+        "--device",
+        default=devices.GPU_IS,
+        choices=["cuda", "cpu"],
+        help="what tests marked gpu run on; cpu shows that the tests themselves are sound",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    support.ADDRESS = config.getoption("--address", default=support.ADDRESS)
+    cluster.ADDRESS = config.getoption("--address", default=cluster.ADDRESS)
+    devices.GPU_IS = config.getoption("--device", default=devices.GPU_IS)
+
+
+# marker: (whether its tests can run, why they cannot)
+def wants(config: pytest.Config) -> dict[str, tuple[Callable[[], bool], str]]:
+    return {
+        "gpu": (lambda: devices.GPU_IS == "cpu" or devices.has_cuda(), "no CUDA device"),
+        "rdma": (lambda: INFINIBAND.is_dir() and any(INFINIBAND.iterdir()), "no RDMA device"),
+        "nixl": (lambda: find_spec("nixl_cu12") is not None, "scripts/install --nixl"),
+        "long": (lambda: bool(config.getoption("--long", default=False)), "only with --long"),
+    }
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--long", default=False):
-        return
-    long = [item for item in items if item.get_closest_marker("long")]
-    if long:
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+    for marker, (can_run, _) in wants(config).items():
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        if not marked or can_run():
+            continue
+        LEFT_OUT[marker] = len(marked)
+        config.hook.pytest_deselected(items=marked)
+        items[:] = [item for item in items if item not in set(marked)]
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    for marker, tests in LEFT_OUT.items():
+        terminalreporter.write_line(
+            f"not run: {tests} tests of {marker}: {wants(config)[marker][1]}"
+        )

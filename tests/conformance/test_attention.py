@@ -19,7 +19,7 @@ from daemons.engine.kv_cache import KvPool, make_pool
 from daemons.engine.native.attention import native_attention
 from daemons.engine.step import Item
 from daemons.protocol.ids import RoomKey
-from tests.support import native
+from tests.support import devices, native
 
 Attention = Callable[[KvPool, Batch], Attend]
 
@@ -39,17 +39,13 @@ def chosen(pool: KvPool, batch: Batch) -> Attend:
     return attend
 
 
-# name -> (device, how it is had)
-WAYS: dict[str, tuple[str, Callable[[], Attention]]] = {
+# name -> (where it runs, how it is had)
+WAYS: dict[str, tuple[devices.Where, Callable[[], Attention]]] = {
     "torch": ("cpu", lambda: paged_attention),
     "native": ("cpu", lambda: native_attention(native.team(1))),
     "native-2-threads": ("cpu", lambda: native_attention(native.team(2))),
-    "cuda": ("cuda", lambda: chosen),
+    "gpu": ("gpu", lambda: chosen),
 }
-ON_CUDA = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-]
 RULES = {
     "plain": PLAIN,
     "window 1": Rule(window=1),
@@ -65,8 +61,8 @@ MIXED = ((5, 0), (1, 0), (1, 40), (7, 33), (130, 0), (3, 127), (1, 128), (1, 700
 STEPS = ((1, 0), (1, 127), (1, 128), (1, 255), (1, 900))
 ALONE = ((1, 1300),)
 LIMIT = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
-CUDA_LIMIT = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
-PAGE_SIZES = {"cuda": (16, VARLEN_PAGE)}  # else 16; a kernel on CUDA takes only large ones
+GPU_LIMIT = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+PAGE_SIZES = {"gpu": (16, VARLEN_PAGE)}  # else 16; a kernel on CUDA takes only large ones
 
 
 def naive(query: torch.Tensor, kv: torch.Tensor, start: int, rule: Rule) -> torch.Tensor:
@@ -96,11 +92,11 @@ def expect_agreement(
     scattered: bool,
 ) -> None:
     heads, kv_heads, head_dim = shape
-    device, have = WAYS[way]
-    attention = have()
+    where, have = WAYS[way]
+    device, attention = devices.device(where), have()
     draw = torch.Generator().manual_seed(zlib.crc32(repr((steps, shape, page_size)).encode()))
     pages = sum(-(-sum(step) // page_size) for step in steps) + 3
-    pool = make_pool(2, kv_heads, pages, page_size, head_dim, Place(torch.device(device), dtype))
+    pool = make_pool(2, kv_heads, pages, page_size, head_dim, Place(device, dtype))
     pool.memory.fill_(math.nan)  # a slot that nobody wrote must never be read
     free = torch.randperm(pages, generator=draw).tolist() if scattered else list(range(pages))
     items, texts = [], []
@@ -113,7 +109,7 @@ def expect_agreement(
             pool.memory[1, :, :, *place] = token.to(device)
         items.append(Item(RoomKey(room, 1), (0,) * tokens, start, own, samples=True))
         texts.append(kv)
-    batch = lay_out(items, page_size, torch.device(device))
+    batch = lay_out(items, page_size, device)
     query = torch.randn(len(batch.ids), heads, head_dim, generator=draw).to(dtype)
     new = torch.cat([kv[item.start :].flatten(1, 2) for item, kv in zip(items, texts, strict=True)])
     # As a model hands them over: parts of one matrix.
@@ -123,15 +119,15 @@ def expect_agreement(
     for span, kv in zip(batch.spans, texts, strict=True):
         own_rows = slice(span.first, span.last + 1)
         wanted = naive(query[own_rows], kv, span.start, rule)
-        limit = (CUDA_LIMIT if device == "cuda" else LIMIT)[dtype]
+        limit = (GPU_LIMIT if where == "gpu" else LIMIT)[dtype]
         assert (found[own_rows] - wanted).abs().max() <= limit
         stored = pool.memory[1][:, :, list(span.pages)].flatten(2, 3)[:, :, : span.context].cpu()
         assert torch.equal(stored.permute(2, 0, 1, 3), kv)
 
 
 EACH_WAY = [
-    pytest.param(way, marks=ON_CUDA if device == "cuda" else [])
-    for way, (device, _) in WAYS.items()
+    pytest.param(way, marks=[pytest.mark.gpu] if where == "gpu" else [])
+    for way, (where, _) in WAYS.items()
 ]
 EACH_TYPE = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 

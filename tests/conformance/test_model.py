@@ -1,6 +1,7 @@
 """Every model says what transformers says, token for token: split = unsplit = the reference.
 
-The last test prints how many tokens were compared, by architecture and cell.
+On a CUDA device, too: in fp32, which torch multiplies as such (``tf32`` is off), token for token; in
+bf16 within a bound. The last test prints how many tokens were compared, by architecture and cell.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from daemons.protocol.ids import RoomKey
 from tests.support import checkpoints
 from tests.support.breadth import CONFIGS, breadth_checkpoint
 from tests.support.checkpoints import ARCHITECTURES, KINDS, POSITIONS, VOCABULARY
+from tests.support.devices import EACH_DEVICE, Where, device, device_name, each_cell
 from tests.support.engines import Talk, begin, hand_over, prefill, step, talk_on
 from tests.support.gguf_files import SAYABLE, write_gguf
 
@@ -35,11 +37,21 @@ MAIN_KINDS = tuple(ARCHITECTURES.values())
 FEW = (1, 17, 33, 100)  # of the lengths, for what transformers' classes run
 OURS = [(kind, page_size) for kind in MAIN_KINDS for page_size in (1, 16, 64)]
 CELLS = [*OURS, *((kind, 16) for kind in CONFIGS)]
-COMPARED: dict[str, Counter[str]] = defaultdict(Counter)  # kind, cell: tokens that were equal
+# What a device repeats, as much as its few minutes allow: the general attention is the same code
+# for any page in fp32, and tests/gpu has the larger ones.
+GPU_CELLS = [(kind, 16) for kind in (*MAIN_KINDS, *CONFIGS)]
+GPU_KINDS = tuple(kind for kind, _ in GPU_CELLS)
+# where, kind, cell: tokens that were equal
+COMPARED: dict[Where, dict[str, Counter[str]]] = {
+    "cpu": defaultdict(Counter),
+    "gpu": defaultdict(Counter),
+}
 # How far bf16 log-probabilities of a prompt may be from transformers' in fp32: the median, as a
 # part of the logits' standard deviation; and the mean, as a multiple of what transformers' own bf16
 # is off by. (A worst case has no bound where a rounding may choose another expert.)
-BF16_MEDIAN, BF16_MEAN = 0.04, 1.5
+# A device adds up in another order than the CPU that both are measured by.
+BF16_MEDIAN: dict[Where, float] = {"cpu": 0.04, "gpu": 0.06}
+BF16_MEAN: dict[Where, float] = {"cpu": 1.5, "gpu": 2.0}
 CHAT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 QUESTIONS = ("What is the capital of France?", "Tell me about the moon in one paragraph.")
 
@@ -54,11 +66,20 @@ def lengths_of(kind: str) -> tuple[int, ...]:
 
 @functools.cache
 def engine_of(
-    kind: str, page_size: int, dtype: str = "fp32", copy: int = 0, kernels: str = "auto"
+    kind: str,
+    page_size: int,
+    where: Where,
+    dtype: str = "fp32",
+    copy: int = 0,
+    kernels: str = "auto",
 ) -> Engine:
     """Return an engine; another ``copy`` has a pool of its own."""
     config = EngineConfig(
-        device="cpu", dtype=dtype, page_size=page_size, kv_tokens=4096, kernels=kernels
+        device=device_name(where),
+        dtype=dtype,
+        page_size=page_size,
+        kv_tokens=4096,
+        kernels=kernels,
     )
     return Engine.load(config, checkpoint(kind))
 
@@ -108,43 +129,59 @@ def talks_of(engine: Engine, lengths: tuple[int, ...], *, scattered: bool) -> li
     return talks
 
 
-def expect_reference(kind: str, talks: list[Talk], cell: str) -> None:
+def expect_reference(kind: str, talks: list[Talk], where: Where, cell: str) -> None:
     directory = str(checkpoint(kind))
     found = {len(talk.prompt): talk.tokens for talk in talks}
     assert found == {len(talk.prompt): reference(directory, talk.prompt, TOKENS) for talk in talks}
-    COMPARED[kind][cell] += sum(len(tokens) for tokens in found.values())
+    COMPARED[where][kind][cell] += sum(len(tokens) for tokens in found.values())
 
 
-@pytest.mark.parametrize("kernels", ["auto", "torch"])
-@pytest.mark.parametrize("kind", [*KINDS, *CONFIGS])
-def test_a_room_alone_says_what_transformers_says(kind: str, kernels: str) -> None:
-    engine = engine_of(kind, 16, kernels=kernels)
+@EACH_DEVICE
+def test_fp32_is_not_rounded_on_the_way(where: Where) -> None:
+    draw = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(256, 256, generator=draw) for _ in "ab")
+    exact = left.double() @ right.double()
+    found = (left.to(device(where)) @ right.to(device(where))).cpu()
+    assert (found - exact).abs().max() < 1e-4  # tf32 is off by 1e-2
+
+
+@pytest.mark.parametrize(
+    ("kind", "kernels", "where"),
+    each_cell(
+        [(kind, kernels) for kernels in ("auto", "torch") for kind in (*KINDS, *CONFIGS)],
+        on_gpu=[(kind, "auto") for kind in (*KINDS, *CONFIGS)],
+    ),
+)
+def test_a_room_alone_says_what_transformers_says(kind: str, kernels: str, where: Where) -> None:
+    engine = engine_of(kind, 16, where, kernels=kernels)
     talks = talks_of(engine, lengths_of(kind), scattered=False)
     for talk in talks:
         begin(engine, [talk])
         talk_on(engine, [talk], TOKENS, chunk=CHUNK)
         engine.end(talk.key)
-    expect_reference(kind, talks, "alone" if kernels == "auto" else kernels)
+    expect_reference(kind, talks, where, "alone" if kernels == "auto" else kernels)
 
 
 @pytest.mark.parametrize("scattered", [False, True], ids=["neighbours", "scattered"])
-@pytest.mark.parametrize(("kind", "page_size"), CELLS)
+@pytest.mark.parametrize(("kind", "page_size", "where"), each_cell(CELLS, GPU_CELLS))
 def test_rooms_in_one_batch_at_various_stages_say_what_transformers_says(
-    *, kind: str, page_size: int, scattered: bool
+    *, kind: str, page_size: int, where: Where, scattered: bool
 ) -> None:
-    engine = engine_of(kind, page_size)
+    engine = engine_of(kind, page_size, where)
     talks = talks_of(engine, lengths_of(kind), scattered=scattered)
     begin(engine, talks)
     for arrived in range(1, len(talks)):  # one more room per forward
         live = [talk for talk in talks[:arrived] if len(talk.said) < TOKENS]
         step(engine, live, CHUNK)
     talk_on(engine, talks, TOKENS, chunk=CHUNK)
-    expect_reference(kind, talks, f"batch/{page_size}")
+    expect_reference(kind, talks, where, f"batch/{page_size}")
 
 
-@pytest.mark.parametrize(("kind", "page_size"), CELLS)
-def test_a_room_that_changes_hands_says_what_transformers_says(kind: str, page_size: int) -> None:
-    source, target = engine_of(kind, page_size), engine_of(kind, page_size, copy=1)
+@pytest.mark.parametrize(("kind", "page_size", "where"), each_cell(CELLS, GPU_CELLS))
+def test_a_room_that_changes_hands_says_what_transformers_says(
+    kind: str, page_size: int, where: Where
+) -> None:
+    source, target = (engine_of(kind, page_size, where, copy=copy) for copy in (0, 1))
     talks = talks_of(source, lengths_of(kind), scattered=True)
     theirs = list(reversed(range(target.pages)))
     for talk in talks:
@@ -153,30 +190,34 @@ def test_a_room_that_changes_hands_says_what_transformers_says(kind: str, page_s
         hand_over(source, target, talk, pages)
     begin(target, talks)
     talk_on(target, talks, TOKENS)
-    expect_reference(kind, talks, f"split/{page_size}")
+    expect_reference(kind, talks, where, f"split/{page_size}")
 
 
-@pytest.mark.parametrize("kind", SAYABLE)
+@pytest.mark.parametrize(("kind", "where"), each_cell(zip(SAYABLE), on_gpu=[("llama",)]))
 def test_a_gguf_file_says_what_transformers_says_of_the_directory_it_was_made_of(
-    kind: str, tmp_path: Path
+    kind: str, where: Where, tmp_path: Path
 ) -> None:
     directory, made = tmp_path / "directory", tmp_path / "made"
     made.mkdir()
     checkpoints.write_checkpoint(directory, kind, **SAYABLE[kind])
     write_gguf(directory, tmp_path / "tiny.gguf")
     write_companion(tmp_path / "tiny.gguf", made)
-    engine = Engine.load(EngineConfig(device="cpu", dtype="fp32", kv_tokens=1024), made)
+    config = EngineConfig(device=device_name(where), dtype="fp32", kv_tokens=1024)
+    engine = Engine.load(config, made)
     talks = talks_of(engine, FEW, scattered=False)
     begin(engine, talks)
     talk_on(engine, talks, TOKENS, chunk=CHUNK)
     wanted = {talk.prompt: reference(str(directory), talk.prompt, TOKENS) for talk in talks}
     assert {talk.prompt: talk.tokens for talk in talks} == wanted
-    COMPARED[kind]["gguf"] += sum(len(talk.tokens) for talk in talks)
+    COMPARED[where][kind]["gguf"] += sum(len(talk.tokens) for talk in talks)
 
 
+@EACH_DEVICE
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("kind", MAIN_KINDS)
-def test_a_sampled_room_that_changes_hands_goes_on_as_if_it_had_not(kind: str, dtype: str) -> None:
+def test_a_sampled_room_that_changes_hands_goes_on_as_if_it_had_not(
+    kind: str, dtype: str, where: Where
+) -> None:
     sampling = Sampling(
         temperature=0.9,
         top_p=0.95,
@@ -186,7 +227,7 @@ def test_a_sampled_room_that_changes_hands_goes_on_as_if_it_had_not(kind: str, d
         presence_penalty=0.3,
         logprobs=3,
     )
-    source, target = engine_of(kind, 16, dtype), engine_of(kind, 16, dtype, copy=1)
+    source, target = (engine_of(kind, 16, where, dtype, copy) for copy in (0, 1))
     whole = Talk(RoomKey(1, 1), prompt_of(40), (0, 1, 2, 3), sampling)
     split = Talk(RoomKey(2, 1), prompt_of(40), (4, 5, 6, 7), sampling)
     begin(source, [whole])
@@ -212,9 +253,13 @@ def judged(logits: torch.Tensor, prompt: tuple[int, ...]) -> torch.Tensor:
     return logits.log_softmax(dim=-1)[range(len(prompt) - 1), prompt[1:]]
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *CONFIGS])
-def test_prompt_log_probabilities_are_those_of_transformers_for_any_chunk(kind: str) -> None:
-    engine = engine_of(kind, 16)
+@pytest.mark.parametrize(
+    ("kind", "where"), each_cell(zip((*KINDS, *CONFIGS)), on_gpu=zip(GPU_KINDS))
+)
+def test_prompt_log_probabilities_are_those_of_transformers_for_any_chunk(
+    kind: str, where: Where
+) -> None:
+    engine = engine_of(kind, 16, where)
     prompt = prompt_of(100)
     logits = reference_logits(kind, prompt)
     wanted = judged(logits, prompt).tolist()
@@ -230,9 +275,10 @@ def test_prompt_log_probabilities_are_those_of_transformers_for_any_chunk(kind: 
         assert [token.top[0][0] for token in rest] == best
 
 
-@pytest.mark.parametrize("kind", [*MAIN_KINDS, *CONFIGS])
-def test_bf16_log_probabilities_stay_within_the_stated_bound(kind: str) -> None:
-    engine = engine_of(kind, 16, "bf16")
+@EACH_DEVICE
+@pytest.mark.parametrize("kind", GPU_KINDS)
+def test_bf16_log_probabilities_stay_within_the_stated_bound(kind: str, where: Where) -> None:
+    engine = engine_of(kind, 16, where, "bf16")
     ours, theirs, spreads = [], [], []
     for length in range(97, 103):
         prompt = prompt_of(length)
@@ -246,12 +292,13 @@ def test_bf16_log_probabilities_stay_within_the_stated_bound(kind: str) -> None:
         theirs.append((judged(reference_logits(kind, prompt, "bf16"), prompt) - wanted).abs())
         spreads.append(logits.std())
     off = torch.cat(ours)
-    assert off.median() <= BF16_MEDIAN * max(spreads)
-    assert off.mean() <= BF16_MEAN * torch.cat(theirs).mean()
+    assert off.median() <= BF16_MEDIAN[where] * max(spreads)
+    assert off.mean() <= BF16_MEAN[where] * torch.cat(theirs).mean()
 
 
-def test_the_longest_context_says_what_transformers_says() -> None:
-    engine = engine_of("llama", 16)
+@EACH_DEVICE
+def test_the_longest_context_says_what_transformers_says(where: Where) -> None:
+    engine = engine_of("llama", 16, where)
     prompt = prompt_of(POSITIONS - TOKENS)
     talk = Talk(RoomKey(1, 1), prompt, tuple(range(POSITIONS // 16)))
     begin(engine, [talk])
@@ -259,10 +306,11 @@ def test_the_longest_context_says_what_transformers_says() -> None:
     assert talk.tokens == reference(str(checkpoint("llama")), prompt, TOKENS)
 
 
-def test_the_embedded_model_says_what_transformers_says() -> None:
+@EACH_DEVICE
+def test_the_embedded_model_says_what_transformers_says(where: Where) -> None:
     directory = model_directory(DEFAULT_MODEL)
     words = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    config = EngineConfig(device="cpu", dtype="fp32", kv_tokens=512)
+    config = EngineConfig(device=device_name(where), dtype="fp32", kv_tokens=512)
     source, target = Engine.load(config, directory), Engine.load(config, directory)
     talks = [
         Talk(
@@ -282,21 +330,24 @@ def test_the_embedded_model_says_what_transformers_says() -> None:
     assert "Paris" in words.decode(talks[0].tokens)
 
 
+@EACH_DEVICE
 def test_every_architecture_was_compared_in_every_cell(
-    request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+    where: Where, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cells = list(dict.fromkeys(cell for found in COMPARED.values() for cell in found))
-    lines = [f"{'tokens equal':<28}" + "".join(f"{cell:>10}" for cell in cells)]
+    compared = COMPARED[where]
+    cells = list(dict.fromkeys(cell for found in compared.values() for cell in found))
+    lines = [f"{f'tokens equal, {where}':<28}" + "".join(f"{cell:>10}" for cell in cells)]
     lines += [
         f"{kind:<28}" + "".join(f"{found[cell] or '-':>10}" for cell in cells)
-        for kind, found in COMPARED.items()
+        for kind, found in compared.items()
     ]
     with capsys.disabled():
         print("", *lines, sep="\n")
-    if request.config.option.keyword or set(COMPARED) < {*KINDS, *CONFIGS}:
+    if request.config.option.keyword or set(compared) < {*KINDS, *CONFIGS}:
         pytest.skip("only some of the tests above were run")
-    for kind, found in COMPARED.items():
-        ways = ("batch", "split")
-        wanted = {f"{way}/{size}" for way in ways for other, size in CELLS if other == kind}
-        gguf = {"gguf"} if kind in SAYABLE else set()
-        assert set(found) == {"alone", "torch", *wanted, *gguf}
+    every, ways = CELLS if where == "cpu" else GPU_CELLS, ("batch", "split")
+    alone = {"alone", "torch"} if where == "cpu" else {"alone"}
+    sayable = SAYABLE if where == "cpu" else ("llama",)
+    for kind, found in compared.items():
+        wanted = {f"{way}/{size}" for way in ways for other, size in every if other == kind}
+        assert set(found) == {*alone, *wanted, *(["gguf"] if kind in sayable else [])}

@@ -6,6 +6,8 @@ import ctypes
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 
+import torch
+
 from daemons.engine.engine import Engine
 from daemons.engine.step import Item, Result, Sequence
 from daemons.protocol.generate import Sampling, TokenOut
@@ -75,13 +77,31 @@ def prefill(engine: Engine, talk: Talk, *, chunk: int = 32) -> None:
 def hand_over(source: Engine, target: Engine, talk: Talk, pages: Several[int]) -> None:
     """Copy a room's pages into another engine's, by address, as a transfer backend does."""
     used = -(-talk.cached // source.page_size)
+    device = source._place.device
     for ours, theirs in zip(source.kv_regions(), target.kv_regions(), strict=True):
         assert (ours.layer, ours.kind, ours.head) == (theirs.layer, theirs.kind, theirs.head)
         assert ours.page_bytes == theirs.page_bytes
         for mine, its in zip(talk.pages[:used], pages[:used], strict=True):
-            ctypes.memmove(
-                theirs.address + its * theirs.page_bytes,
-                ours.address + mine * ours.page_bytes,
-                ours.page_bytes,
-            )
+            into = memory_at(theirs.address + its * theirs.page_bytes, theirs.page_bytes, device)
+            into.copy_(memory_at(ours.address + mine * ours.page_bytes, ours.page_bytes, device))
     talk.pages = tuple(pages)
+
+
+@dataclass(frozen=True, slots=True)
+class _OnDevice:
+    """Memory of a CUDA device, as numba's ``__cuda_array_interface__`` of version 2 tells it."""
+
+    address: int
+    length: int
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        data = (self.address, False)  # writable
+        return {"shape": (self.length,), "typestr": "|u1", "data": data, "version": 2}
+
+
+def memory_at(address: int, length: int, device: torch.device) -> torch.Tensor:
+    """Return bytes of a device as they lie there, not a copy: uint8 ``[length]``."""
+    if device.type == "cpu":
+        return torch.frombuffer((ctypes.c_ubyte * length).from_address(address), dtype=torch.uint8)
+    return torch.as_tensor(_OnDevice(address, length), device=device)
