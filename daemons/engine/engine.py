@@ -123,6 +123,11 @@ class Engine:
         return self._pool.pages
 
     @property
+    def window_pages(self) -> int:
+        """Pages of the pool that layers with a window have for themselves; 0: there is none."""
+        return 0
+
+    @property
     def page_size(self) -> int:
         """Tokens per page."""
         return self._pool.page_size

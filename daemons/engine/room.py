@@ -118,7 +118,8 @@ def resolved(state: RoomState, item: Item) -> tuple[Item, str]:
     newest = state.output[-1]
     if newest in state.ends:
         return item, "its text has ended"
-    return Item(item.key, (newest,), item.start, item.pages, item.samples), ""
+    window = item.window, item.window_first
+    return Item(item.key, (newest,), item.start, item.pages, item.samples, *window), ""
 
 
 def judged_positions(state: RoomState, item: Item) -> range:

@@ -29,6 +29,10 @@ class Item:
     start: int  # position of the first of them = tokens already in the cache
     pages: tuple[int, ...]  # page table: covers positions 0 .. start + len(tokens) - 1
     samples: bool  # choose a next token after the last of them
+    # The same of layers with a window, by pages of their own: from the first that one of the tokens
+    # sees (daemons/kv/window.py) or from before it, to the last that is written; () without any.
+    window: tuple[int, ...] = ()
+    window_first: int = 0  # the page of the text, counted from 0, that window begins with
 
 
 @dataclass(frozen=True, slots=True)

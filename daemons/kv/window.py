@@ -55,3 +55,16 @@ def first_needed_page(tokens: int, window: int | None, page_size: int) -> int:
     if window is None:
         return 0
     return max(0, tokens - window + 1) // page_size
+
+
+def window_pages_needed(window: int, chunk_tokens: int, page_size: int) -> int:
+    """Return how many pages a room needs at most in layers with a window, however long its text.
+
+    Those that the first token of a chunk sees, and those that the chunk is written to.
+
+    Args:
+        window: tokens that one sees, itself included.
+        chunk_tokens: the most that are run at once.
+        page_size: tokens per page.
+    """
+    return -(-(window - 1 + chunk_tokens - 1) // page_size) + 1

@@ -93,12 +93,13 @@ def test_a_grammar_is_walked_with_each_token() -> None:
 
 
 def ahead(start: int) -> Item:
-    return Item(KEY, (NEWEST,), start, (0, 1), samples=True)
+    return Item(KEY, (NEWEST,), start, (0, 1), samples=True, window=(5,), window_first=1)
 
 
 def test_the_newest_token_is_the_one_that_was_chosen_last() -> None:
     state = room(Sampling(), output=(7,))
-    assert resolved(state, ahead(4)) == (Item(KEY, (7,), 4, (0, 1), samples=True), "")
+    found = Item(KEY, (7,), 4, (0, 1), samples=True, window=(5,), window_first=1)
+    assert resolved(state, ahead(4)) == (found, "")
     state.add(8)
     assert resolved(state, ahead(5))[0].tokens == (8,)
     assert resolved(state, item(0, 2)) == (item(0, 2), "")

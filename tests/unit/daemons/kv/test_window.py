@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemons.kv.window import ALL_SEEN, Windows, first_needed_page
+from daemons.kv.window import ALL_SEEN, Windows, first_needed_page, window_pages_needed
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,23 @@ def test_what_is_not_seen_is_counted_from_where_a_write_begins() -> None:
     assert windows
     assert not ALL_SEEN
     assert not Windows(4, (None, None))
+
+
+@given(st.integers(1, 100), st.integers(1, 60), st.integers(1, 40))
+def test_a_room_needs_as_many_pages_as_the_worst_of_its_chunks(
+    window: int, chunk_tokens: int, page_size: int
+) -> None:
+    held = []
+    for start in range(window - 1, window - 1 + page_size):  # it repeats from there on
+        seen = range(start - window + 1, start + chunk_tokens)
+        held.append(len({position // page_size for position in seen}))
+    assert window_pages_needed(window, chunk_tokens, page_size) == max(held)
+
+
+@given(st.integers(0, 300), st.integers(1, 60), st.integers(1, 60), st.integers(1, 40))
+def test_no_chunk_needs_more_pages_than_that(
+    start: int, tokens: int, window: int, page_size: int
+) -> None:
+    first = first_needed_page(start, window, page_size)
+    held = (start + tokens - 1) // page_size + 1 - first
+    assert held <= window_pages_needed(window, tokens, page_size)
