@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +25,7 @@ from daemons.transfer.backend import (
 from daemons.transfer.config import TransferConfig
 from daemons.transfer.mooncake_env import PORTS
 from daemons.transfer.registry import create
+from tests.support.backends import EVERY, config_of, marked
 from tests.support.transfer_process import Process, settled, until
 
 TIMEOUT_S = 2.0
@@ -72,13 +72,10 @@ class Pair:
 
 
 def config(backend: str) -> TransferConfig:
-    return TransferConfig(backend=backend, protocol="auto", write_timeout_s=TIMEOUT_S)
+    return config_of(backend, TIMEOUT_S)
 
 
-WANTING = pytest.mark.skipif(find_spec("nixl_cu12") is None, reason="nixl is not installed")
-
-
-@pytest.fixture(params=["loopback", "mooncake", "cma", "auto", pytest.param("nixl", marks=WANTING)])
+@pytest.fixture(params=marked(EVERY))
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     sender = create(config(request.param), "127.0.0.1")
     receiver = create(config(request.param), "127.0.0.1")
@@ -262,6 +259,16 @@ def test_nothing_is_written_after_close(pair: Pair) -> None:
 def test_regions_that_overlap_are_refused(pair: Pair) -> None:
     with pytest.raises(ValueError, match="overlap"):
         pair.sender.register([Region(pair.source.region.address + 1, 1)])
+
+
+@pytest.mark.rdma
+def test_what_is_asked_to_go_over_rdma_does() -> None:
+    """The ``pair`` above goes over it too; a device of which Mooncake makes no use is refused."""
+    backend = create(config("mooncake/rdma"), "127.0.0.1")
+    try:
+        assert backend.transport.startswith("rdma ")
+    finally:
+        backend.close()
 
 
 # --- Mooncake, across processes ---

@@ -3,14 +3,17 @@
 In each cell the same holds, whatever the medium: a write that has returned or raised sends
 nothing more, so that bytes written into the source afterwards never land; and the pair works again
 afterwards without anybody's help. What the medium makes of the fault is printed as a table.
+
+loopback's peer lies in this process: it is closed where others are killed, and it cannot be frozen,
+for then whoever writes would be, too.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from typing import TextIO
 
 import numpy as np
@@ -18,15 +21,14 @@ import pytest
 
 from daemons.transfer import other_memory
 from daemons.transfer.backend import Copy, PeerGone, Region, TransferBackend, WriteCut
-from daemons.transfer.config import TransferConfig
 from daemons.transfer.registry import create
+from tests.support.backends import BETWEEN, EVERY, config_of, marked
 from tests.support.transfer_process import Process, settled, until
 
 TIMEOUT_S = 2.0
 BYTES = 96 << 20  # more than sockets and a first burst can take
 PAGE = 64 << 10
 OLD, MARKER = 1, 2
-BACKENDS = ["mooncake", "cma", "auto", "nixl"]
 
 seen: dict[tuple[str, str], str] = {}
 
@@ -43,19 +45,37 @@ def matrix(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def draw(out: TextIO) -> None:
     faults = list(dict.fromkeys(fault for _, fault in seen))
-    print("\n" + f"{'fault':26}" + "".join(f"{b:>22}" for b in BACKENDS), file=out)
+    ran = [name for name in EVERY if any(backend == name for backend, _ in seen)]
+    print("\n" + f"{'fault':26}" + "".join(f"{b:>22}" for b in ran), file=out)
     for fault in faults:
-        row = "".join(f"{seen.get((backend, fault), '-'):>22}" for backend in BACKENDS)
+        row = "".join(f"{seen.get((backend, fault), '-'):>22}" for backend in ran)
         print(f"{fault:26}{row}", file=out)
 
 
-class Pair:
-    """A backend of this process and a peer in another."""
+class Inside:
+    """A peer in this process, with what is asked of one in another."""
 
-    def __init__(self, name: str, start: Callable[[], Process]) -> None:
+    def __init__(self, backend: str) -> None:
+        self._backend = create(config_of(backend, TIMEOUT_S), "127.0.0.1")
+        self._memory = np.zeros(BYTES, dtype=np.uint8)
+        self.session, self.pid = self._backend.session, os.getpid()
+        self.address = self._memory.ctypes.data
+        self._backend.register([Region(self.address, BYTES)])
+
+    def ask(self, verb: str, value: int) -> int:
+        assert verb == "count"
+        return int(np.count_nonzero(self._memory == value))
+
+    def kill(self) -> None:
+        self._backend.close()
+
+
+class Pair:
+    """A backend of this process and a peer, in another where the medium allows it."""
+
+    def __init__(self, name: str, start: Callable[[], Process | Inside]) -> None:
         self.name, self.start = name, start
-        config = TransferConfig(backend=name, write_timeout_s=TIMEOUT_S)
-        self.backend: TransferBackend = create(config, "127.0.0.1")
+        self.backend: TransferBackend = create(config_of(name, TIMEOUT_S), "127.0.0.1")
         self.source = np.full(BYTES, OLD, dtype=np.uint8)
         self.backend.register([Region(self.source.ctypes.data, BYTES)])
         self.peer = start()
@@ -90,22 +110,19 @@ class Pair:
         assert self.peer.ask("count", MARKER + 1) == BYTES
 
 
-WANTING = pytest.mark.skipif(find_spec("nixl_cu12") is None, reason="nixl is not installed")
-
-
-@pytest.fixture(params=[pytest.param(b, marks=[WANTING] * (b == "nixl")) for b in BACKENDS])
+@pytest.fixture(params=marked(EVERY))
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     name = request.param
-    processes: list[Process] = []
+    peers: list[Process | Inside] = []
 
-    def start() -> Process:
-        processes.append(Process(BYTES, backend=name))
-        return processes[-1]
+    def start() -> Process | Inside:
+        peers.append(Inside(name) if name == "loopback" else Process(BYTES, backend=name))
+        return peers[-1]
 
     made = Pair(name, start)
     yield made
-    for process in processes:
-        process.kill()
+    for peer in peers:
+        peer.kill()
     made.backend.close()
 
 
@@ -116,7 +133,9 @@ def test_a_peer_that_is_well_has_every_byte(pair: Pair) -> None:
     assert pair.peer.ask("count", OLD) == BYTES
 
 
+@pytest.mark.parametrize("pair", marked(BETWEEN), indirect=True)
 def test_a_peer_frozen_under_a_write(pair: Pair) -> None:
+    assert isinstance(pair.peer, Process)
     first = pair.copies()[:1]
     assert pair.write(first) == "landed"
     pair.peer.freeze()

@@ -13,13 +13,13 @@ import sys
 import numpy as np
 
 from daemons.transfer.backend import Copy, PeerGone, Region, TransferBackend, WriteCut
-from daemons.transfer.config import TransferConfig
 from daemons.transfer.registry import create
+from tests.support.backends import config_of
 
 
 def main() -> None:
     host, length, name = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    backend = create(TransferConfig(backend=name, write_timeout_s=2), host)
+    backend = create(config_of(name, 2), host)
     memory = np.zeros(length, dtype=np.uint8)
     backend.register([Region(memory.ctypes.data, length)])
     say({"session": backend.session, "address": memory.ctypes.data, "pid": os.getpid()})

@@ -1,0 +1,36 @@
+"""The transfer backends that tests go over: all of ours, and Mooncake where RDMA is wanted.
+
+A name is a backend's, or backend/protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from daemons.transfer.config import TransferConfig
+from daemons.transfer.registry import OURS
+
+BETWEEN = (*(name for name in OURS if name != "loopback"), "mooncake/rdma")  # two processes
+EVERY = ("loopback", *BETWEEN)
+NEEDS = {"nixl": "nixl", "mooncake/rdma": "rdma"}  # a marker
+
+
+def config_of(name: str, write_timeout_s: float) -> TransferConfig:
+    """Return the settings of one of ``EVERY``."""
+    backend, _, protocol = name.partition("/")
+    return TransferConfig(
+        backend=backend,
+        protocol=protocol or "auto",  # type: ignore[arg-type]
+        write_timeout_s=write_timeout_s,
+    )
+
+
+def marked(names: Iterable[str]) -> list[Any]:
+    """Return names as parameters, with the markers of what they need."""
+    import pytest  # not for the peers, which are many
+
+    return [
+        pytest.param(name, marks=getattr(pytest.mark, NEEDS[name])) if name in NEEDS else name
+        for name in names
+    ]
