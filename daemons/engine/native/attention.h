@@ -52,9 +52,9 @@ struct Desk {
         size_t wide = rounded_up(head_dim, PANEL);
         return grow(keys, sizeof(float) * BLOCK * wide) &
                grow(values, sizeof(float) * BLOCK * wide) &
-               grow(scores, sizeof(float) * TALLEST * BLOCK) &
-               grow(weights, sizeof(float) * TALLEST * BLOCK) &
-               grow(tile, sizeof(float) * TALLEST * wide) &
+               grow(scores, sizeof(float) * MOST_ROWS * BLOCK) &
+               grow(weights, sizeof(float) * MOST_ROWS * BLOCK) &
+               grow(tile, sizeof(float) * MOST_ROWS * wide) &
                grow(state, sizeof(float) * UNIT_ROWS * (wide + 2));
     }
 };
@@ -223,7 +223,7 @@ struct Unit {
 
     // state: [rows] partials, empty before.
     template <class State>
-    void run(Desk& desk, State&& state_of) const {
+    void run(Desk& desk, Multiplier<T>& multiplier, State&& state_of) const {
         int dim = cache.head_dim, wide = rounded_up(dim, PANEL);
         int depth = rounded_up(dim, GROUP<T>);
         const T* keys[BLOCK];
@@ -243,49 +243,39 @@ struct Unit {
             int whole = rounded_up(count, PANEL);
             pack_keys<T>(keys, count, dim, desk.keys.as<T>());
             pack_values<T>(values, count, whole, dim, desk.values.as<T>());
-            run_block(desk, begin, whole, depth, wide, state_of);
+            run_block(desk, multiplier, begin, whole, depth, wide, state_of);
         }
     }
 
     template <class State>
-    void run_block(Desk& desk, int begin, int whole, int depth, int wide, State&& state_of) const {
+    void run_block(Desk& desk, Multiplier<T>& multiplier, int begin, int whole, int depth, int wide,
+                   State&& state_of) const {
         float* scores = desk.scores.as<float>();
         float* outs = desk.tile.as<float>();
         T* weights = desk.weights.as<T>();
-        int tiles = (rows + TALLEST - 1) / TALLEST;
-        for (int tile = 0, first = 0; tile < tiles; tile++) {
-            int height = (rows - first + tiles - tile - 1) / (tiles - tile);
-            int next = first + height;
+        for (int first = 0, next; first < rows; first = next) {
+            int height = multiplier.height(rows - first, depth);
+            next = first + height;
             // What the last row of the tile sees is the most that any of them does.
             int seen = std::min(whole, rounded_up(high_of(next - 1) - begin, PANEL));
-            if (seen > 0 && low_of(first) < begin + seen) {
-                alignas(64) float out[TALLEST * PANEL];
-                float peaks[TALLEST], sums[TALLEST];
-                const T* x = query + size_t(first) * cache.head_dim;
-                for (int at = 0; at < seen; at += PANEL) {
-                    TILES<T>[height - 1](x, cache.head_dim, desk.keys.as<T>() + size_t(at) * depth,
-                                         depth, out);
-                    for (int row = 0; row < height; row++)
-                        std::memcpy(scores + row * BLOCK + at, out + row * PANEL, sizeof(float) * PANEL);
-                }
-                for (int row = 0; row < height; row++) {
-                    int low = low_of(first + row) - begin, high = high_of(first + row) - begin;
-                    std::tie(peaks[row], sums[row]) = weigh<T>(scores + row * BLOCK, low, high, seen,
-                                                              rule, weights + row * BLOCK);
-                    if (peaks[row] == NOTHING)
-                        std::memset(weights + row * BLOCK, 0, sizeof(T) * seen);
-                }
-                for (int at = 0; at < wide; at += PANEL) {
-                    TILES<T>[height - 1](weights, BLOCK, desk.values.as<T>() + size_t(at) * whole,
-                                         seen, out);
-                    for (int row = 0; row < height; row++)
-                        std::memcpy(outs + row * wide + at, out + row * PANEL, sizeof(float) * PANEL);
-                }
-                for (int row = 0; row < height; row++)
-                    merge(state_of(first + row, block_of(begin)), peaks[row], sums[row],
-                          outs + row * wide, wide);
+            if (seen <= 0 || low_of(first) >= begin + seen) continue;
+            float peaks[MOST_ROWS], sums[MOST_ROWS];
+            const T* x = query + size_t(first) * cache.head_dim;
+            for (int at = 0; at < seen; at += PANEL)
+                multiplier.multiply(x, cache.head_dim, desk.keys.as<T>() + size_t(at) * depth, depth,
+                                    height, scores + at, BLOCK);
+            for (int row = 0; row < height; row++) {
+                int low = low_of(first + row) - begin, high = high_of(first + row) - begin;
+                std::tie(peaks[row], sums[row]) =
+                    weigh<T>(scores + row * BLOCK, low, high, seen, rule, weights + row * BLOCK);
+                if (peaks[row] == NOTHING) std::memset(weights + row * BLOCK, 0, sizeof(T) * seen);
             }
-            first = next;
+            for (int at = 0; at < wide; at += PANEL)
+                multiplier.multiply(weights, BLOCK, desk.values.as<T>() + size_t(at) * whole, seen,
+                                    height, outs + at, wide);
+            for (int row = 0; row < height; row++)
+                merge(state_of(first + row, block_of(begin)), peaks[row], sums[row],
+                      outs + row * wide, wide);
         }
     }
     static int block_of(int begin) { return begin / BLOCK; }

@@ -129,15 +129,16 @@ struct Attention {
     }
     void run(Team& team, int member) const {
         int count = int(plan.shares.size());
+        Multiplier<T> multiplier;
         for (int share = team.take(); share < count; share = team.take())
-            run_share(plan.shares[share], space.desks[member]);
+            run_share(plan.shares[share], space.desks[member], multiplier);
         if (plan.splits.empty()) return;
         team.meet();
         count = int(plan.splits.size());
         for (int split = team.take(); split < count; split = team.take())
             join(plan.splits[split], space.desks[member]);
     }
-    void run_share(const Share& share, Desk& desk) const {
+    void run_share(const Share& share, Desk& desk, Multiplier<T>& multiplier) const {
         const Span& span = batch.spans[share.span];
         int row = span.first + share.token, rows = share.tokens * group, width = wide();
         const T* from = query + (size_t(share.head) * batch.tokens + row) * group * cache.head_dim;
@@ -147,7 +148,7 @@ struct Attention {
             float* base = space.partials.as<float>();
             for (int64_t i = 0; i < int64_t(share.last_block - share.first_block) * group; i++)
                 *partial_at(base, share.partials + i, width).largest = NOTHING;
-            unit.run(desk, [&](int of, int block) {
+            unit.run(desk, multiplier, [&](int of, int block) {
                 int64_t index = share.partials + int64_t(block - share.first_block) * group + of;
                 return partial_at(base, index, width);
             });
@@ -155,7 +156,7 @@ struct Attention {
         }
         float* base = desk.state.as<float>();
         for (int i = 0; i < rows; i++) *partial_at(base, i, width).largest = NOTHING;
-        unit.run(desk, [&](int of, int) { return partial_at(base, of, width); });
+        unit.run(desk, multiplier, [&](int of, int) { return partial_at(base, of, width); });
         for (int i = 0; i < rows; i++)
             put_out(partial_at(base, i, width), out_of(row + i / group, share.head, i % group),
                     cache.head_dim);

@@ -1,8 +1,8 @@
 // Weights packed for one way of multiplying: a few rows at once with panels of 32 columns.
 //
 // An output is the sum over k in order, one fused multiply-add after the other (for bf16: one pair
-// after the other), whatever the number of rows, threads or chunks. So a row's result never
-// depends on what else is in the batch.
+// after the other, or 32 together in tile registers), whatever the number of rows, threads or
+// chunks. So a row's result never depends on what else is in the batch.
 #pragma once
 
 #include <sys/mman.h>
@@ -17,6 +17,7 @@
 
 #include "panel.h"
 #include "team.h"
+#include "tiles.h"
 
 namespace pd {
 
@@ -240,9 +241,10 @@ inline void add_product(Floats& to, const Bf16* x, const Bf16* w) {
 
 constexpr int AHEAD_BYTES = 2048;  // of the weights, about what memory's latency is worth
 
-// out[M][32] = x[M][depth] * panel; `x` rows lie `stride` apart.
+// out[M][32] = x[M][depth] * panel; rows of `x` and of `out` lie so many elements apart.
 template <class T, int M>
-void multiply_tile(const T* x, size_t stride, const T* panel, int depth, float* out) {
+void multiply_tile(const T* x, size_t stride, const T* panel, int depth, float* out,
+                   size_t out_stride) {
     Floats sums[M][PARTS];
 #pragma GCC unroll 16
     for (int m = 0; m < M; m++)
@@ -262,11 +264,11 @@ void multiply_tile(const T* x, size_t stride, const T* panel, int depth, float* 
     for (int m = 0; m < M; m++)
 #pragma GCC unroll 8
         for (int part = 0; part < PARTS; part++)
-            store(out + m * PANEL + part * LANES, sums[m][part]);
+            store(out + m * out_stride + part * LANES, sums[m][part]);
 }
 
 template <class T>
-using Tile = void (*)(const T*, size_t, const T*, int, float*);
+using Tile = void (*)(const T*, size_t, const T*, int, float*, size_t);
 
 template <class T, size_t... M>
 constexpr std::array<Tile<T>, sizeof...(M)> tiles_of(std::index_sequence<M...>) {
@@ -275,25 +277,40 @@ constexpr std::array<Tile<T>, sizeof...(M)> tiles_of(std::index_sequence<M...>) 
 template <class T>
 constexpr auto TILES = tiles_of<T>(std::make_index_sequence<TALLEST>{});
 
-// Any number of rows against one panel, in tiles of nearly equal height.
-// `done(first_row, rows, out)` takes each tile's out[rows][32].
-template <class T, class Done>
-void multiply_panel(const T* x, size_t stride, int rows, const T* panel, int depth, Done&& done) {
-    alignas(64) float out[TALLEST * PANEL];
-    int tiles = (rows + TALLEST - 1) / TALLEST;
-    for (int tile = 0, first = 0; tile < tiles; tile++) {
-        int height = (rows - first + tiles - tile - 1) / (tiles - tile);
-        TILES<T>[height - 1](x + first * stride, stride, panel, depth, out);
-        done(first, height, out);
-        first += height;
+constexpr int MOST_ROWS = std::max(TALLEST, GRIP_ROWS);  // that are multiplied at once
+
+// One thread's way to multiply during a phase: in its tile registers where that can be, else in
+// vectors. Which of the two is a matter of the depth alone.
+template <class T>
+struct Multiplier {
+    Grip grip;
+    const bool has_tiles = std::is_same_v<T, Bf16> && are_tiles_allowed();
+
+    bool takes(int depth) const { return has_tiles && depth % TILE_DEPTH == 0; }
+
+    // How many rows of so many that are left are multiplied next.
+    int height(int left, int depth) const {
+        if (takes(depth)) return std::min(left, GRIP_ROWS);
+        int tiles = (left + TALLEST - 1) / TALLEST;
+        return (left + tiles - 1) / tiles;
     }
-}
+    // out[height][32] = x[height][depth] * panel
+    void multiply(const T* x, size_t stride, const T* panel, int depth, int height, float* out,
+                  size_t out_stride) {
+        if constexpr (std::is_same_v<T, Bf16>)
+            if (takes(depth)) return grip.multiply(x, stride, panel, depth, height, out, out_stride);
+        TILES<T>[height - 1](x, stride, panel, depth, out, out_stride);
+    }
+};
 
-constexpr int BLOCK_ROWS = 240;  // of the inputs, small enough for the second cache
+constexpr int BLOCK_ROWS = 256;  // of the inputs, small enough for the second cache
 
-// A phase: all rows against all panels, in shares. `done(row, rows, panel, out)`.
+// A phase: all rows against all panels, in shares. `done(row, rows, panel, out)` takes out[rows][32].
 template <class T, class Done>
-void multiply(Team& team, int member, const T* x, size_t stride, int rows, const Matrix& matrix, Done&& done) {
+void multiply(Team& team, int member, const T* x, size_t stride, int rows, const Matrix& matrix,
+              Done&& done) {
+    alignas(64) float out[MOST_ROWS * PANEL];
+    Multiplier<T> multiplier;
     int blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
     int chunk = blocks > 1 ? std::clamp(matrix.panels / (team.members() * 4), 1, 16) : 1;
     int chunks = (matrix.panels + chunk - 1) / chunk, shares = chunks * blocks;
@@ -302,11 +319,15 @@ void multiply(Team& team, int member, const T* x, size_t stride, int rows, const
         int first = int(int64_t(rows) * block / blocks);
         int last = int(int64_t(rows) * (block + 1) / blocks);
         int end = std::min(matrix.panels, first_panel + chunk);
-        for (int panel = first_panel; panel < end; panel++)
-            multiply_panel(x + first * stride, stride, last - first, matrix.ready_panel<T>(panel),
-                           matrix.depth, [&](int row, int height, float* out) {
-                               done(first + row, height, panel, out);
-                           });
+        for (int panel = first_panel; panel < end; panel++) {
+            const T* weights = matrix.ready_panel<T>(panel);
+            for (int row = first, height; row < last; row += height) {
+                height = multiplier.height(last - row, matrix.depth);
+                multiplier.multiply(x + row * stride, stride, weights, matrix.depth, height, out,
+                                    PANEL);
+                done(row, height, panel, out);
+            }
+        }
     }
 }
 

@@ -98,13 +98,24 @@ def test_a_rows_result_is_the_same_to_the_bit_in_any_chunk_batch_or_team(
         assert torch.equal(torch.cat(rows), whole)
 
 
-def test_logits_of_a_row_do_not_depend_on_its_neighbours() -> None:
-    model = model_of("llama", CPU, 2)
-    rows = torch.randn(
-        17, model.decoder_spec.hidden_size, generator=torch.Generator().manual_seed(1)
-    )
+@pytest.mark.parametrize("place", [CPU, CPU_BF16], ids=["fp32", "bf16"])
+def test_logits_of_a_row_do_not_depend_on_its_neighbours(place: Place) -> None:
+    model = model_of("llama", place, 2)
+    draw = torch.Generator().manual_seed(1)
+    rows = torch.randn(53, model.decoder_spec.hidden_size, generator=draw)
     together = model.logits(rows)
     assert torch.equal(together, torch.cat([model.logits(row.unsqueeze(0)) for row in rows]))
+
+
+def test_torchs_products_and_the_kernels_take_turns_on_a_thread() -> None:
+    model = model_of("llama", CPU_BF16, 1)
+    draw = torch.Generator().manual_seed(1)
+    rows = torch.randn(17, model.decoder_spec.hidden_size, generator=draw)
+    square = torch.randn(64, 64, generator=draw).bfloat16()
+    wanted = square @ square, model.logits(rows)
+    for _ in range(3):
+        assert torch.equal(square @ square, wanted[0])
+        assert torch.equal(model.logits(rows), wanted[1])
 
 
 @pytest.mark.parametrize("members", [1, 2])
