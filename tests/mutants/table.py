@@ -71,6 +71,20 @@ MUTANTS = (
         SEEDS,
     ),
     Mutant(
+        "what prefill summed is not compared",
+        DECODE,
+        "        if event.row.sums:\n",
+        "        if False:\n",
+        SEEDS,
+    ),
+    Mutant(
+        "sums that differ are taken for the same",
+        DECODE,
+        "        if event.wrong:\n",
+        "        if False:\n",
+        SEEDS,
+    ),
+    Mutant(
         "a row is offered as it is",
         DECODE,
         "            self.out.do(ZeroRow(request.row))\n",

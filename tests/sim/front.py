@@ -178,6 +178,12 @@ class Front:
         leg = self._leg(process, key)
         if leg is None or leg.sealed or leg.end not in ("", "stopped"):
             raise Violation(f"{process.me} tells {output} of a leg that is over: {leg}")
+        if key in process.spoilt and (output.tokens or output.finish):
+            raise Violation(f"{process.me} tells tokens of {key}, a page of which was spoilt")
+        if output.failure and output.failure.cause is Cause.TRANSFER_CHECKSUM:
+            if key not in process.spoilt:
+                raise Violation(f"{process.me} refuses {key}, which is as it was sent")
+            self.world.seen["legs failed by a checksum"] += 1
         if len(leg.room.legs) == 1 and not leg.tokens and output.tokens:
             self.world.seen["prompts computed by a decode"] += 1
             self._check_prompt(leg.room, output)

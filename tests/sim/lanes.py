@@ -12,10 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from daemons.kv.window import first_needed_page
+from daemons.prefill.chunk_sums import ChunkSums
 from daemons.prefill.commands import WriteKV
 from daemons.prefill.events import WriteDone, WriteFailed, WriteSkipped
 from daemons.protocol.ids import PeerId, RoomKey
+from daemons.protocol.metadata import with_sums
 from tests.sim.invariants import Violation, check_landing, check_source, check_write
+from tests.sim.memory import MarkSums
 
 if TYPE_CHECKING:
     from tests.sim.process import Process
@@ -52,6 +55,7 @@ class Write:
     stalled_s: float | None = None
     called_off: bool = False
     over: bool = False
+    summed: bool = False
 
     @property
     def pieces(self) -> int:
@@ -72,6 +76,11 @@ class Lanes:
     known: set[PeerId] = field(default_factory=set)
     queues: dict[PeerId, deque[WriteKV]] = field(default_factory=dict)
     active: dict[PeerId, Write | WriteKV] = field(default_factory=dict)
+    sums: ChunkSums = field(init=False)
+
+    def __post_init__(self) -> None:
+        plan = self.process.world.plan
+        self.sums = ChunkSums(MarkSums(self.process.memory, plan.window), plan.checksum)  # type: ignore[arg-type]
 
     def queue(self, command: WriteKV) -> None:
         """Take a write; it begins when those before it are over."""
@@ -164,6 +173,9 @@ class Lanes:
             world.after(LOOK_S, self._advance, write)
         elif not target.alive:
             self._cut(write, "connection reset")
+        elif not write.summed and not write.pages_left and not write.unlanded:
+            self._sum(write)
+            self._advance(write)
         elif write.next == write.pieces and not write.unlanded:
             write.over = True
             sent_bytes = PAGE_BYTES * len(write.command.target_pages)
@@ -177,6 +189,14 @@ class Lanes:
                 self._cut(write, "connection broke")
             else:
                 world.after(world.rng.random() * 2 * world.plan.page_s, self._advance, write)
+
+    def _sum(self, write: Write) -> None:
+        """Every page is acknowledged: what was sent of a chunk is summed."""
+        command = write.command
+        write.summed = True
+        self.sums.learn(command.peer, self.process.world.regions)
+        pages, tokens = command.source_pages, command.prompt_tokens
+        self.sums.sent(command.peer, command.key, command.first, pages, tokens)
 
     def _broken_off(self, write: Write) -> bool:
         step = write.command.step
@@ -205,6 +225,10 @@ class Lanes:
         write.next += 1
         check_source(self.process, write.command)
         content = self._content(piece)
+        if not isinstance(content, bytes) and self._random("spoil"):
+            at = self.process.world.rng.randrange(len(content))
+            content[at] ^= 1 << self.process.world.rng.randrange(20)
+            write.target.spoilt.add(write.command.key)
         if write.target.frozen:
             write.unlanded += 1
             delay_s = self._late_s(write.target)
@@ -260,7 +284,7 @@ class Lanes:
     def _content(self, piece: Piece) -> list[int] | bytes:
         if piece.is_row:
             assert piece.write.row is not None
-            return piece.write.row
+            return with_sums(piece.write.row, self.sums.take(piece.write.key))
         return self.process.memory.page(piece.write.source_pages[piece.index])
 
     def _over(self, peer: PeerId, report: WriteDone | WriteFailed | WriteSkipped) -> None:

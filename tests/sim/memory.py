@@ -6,11 +6,13 @@ same where pages are shared: so a read can tell whether its content is right, wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from daemons.protocol.metadata import ROW_BYTES
+from daemons.kv.window import first_needed_page
+from daemons.protocol.metadata import ROW_BYTES, ChunkSum
+from daemons.transfer.sums import PageSums
 
 EMPTY_ROW = bytes(ROW_BYTES)
 
@@ -62,3 +64,23 @@ class Memory:
             == content[at]
             for at in range(low, count)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class MarkSums:
+    """``PageSums`` over marks: of one layer, one kind and one head."""
+
+    memory: Memory
+    window: int | None
+    can_be_had: bool = True
+    places: frozenset[tuple[int, int, int]] = frozenset({(0, 0, 0)})
+
+    def of(self, pages: Sequence[int], first: int = 0, tokens: int = 0) -> int:
+        """Return the sum of some pages, without those that no token behind the prompt sees."""
+        needed = first_needed_page(tokens, self.window, self.memory.page_size)
+        seen = pages[max(0, needed - first) :]
+        return crc32(repr([self.memory.page(page) for page in seen]).encode())
+
+    def difference(self, pages: Sequence[int], sums: Sequence[ChunkSum], tokens: int = 0) -> str:
+        """Say where pages are not what was summed, as the real one does."""
+        return PageSums.difference(self, pages, sums, tokens)  # type: ignore[arg-type]

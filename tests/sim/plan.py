@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 from daemons.cluster.worker import Timers
 
@@ -93,6 +93,8 @@ class Plan:
     steps_ahead: int
     grain: Literal["layer", "chunk"]  # of writes
     window: int | None  # tokens that one sees in the only layer
+    checksum: Literal["off", "sampled", "all"]  # chunks that prefill sums
+    spoil: float  # of pages: one lands as another than was sent; only where all are summed
 
     @property
     def gone_s(self) -> float:
@@ -189,6 +191,7 @@ def draw(seed: int) -> Plan:
         steps_ahead=rng.choice((0, 1, 1)),
         grain=rng.choice(("layer", "layer", "chunk")),
         window=rng.choice((None, None, None, 1, 3, 9)),
+        **_sums(seed, calm=calm),
     )
     if not plan.long_texts:
         return plan
@@ -204,6 +207,14 @@ def draw(seed: int) -> Plan:
         prefill_pages=4 * whole,
         page_s=page_s / 8,
     )
+
+
+def _sums(seed: int, *, calm: bool) -> dict[str, Any]:
+    """Draw apart, so that the rest of a seed is as it was without sums."""
+    rng = Random(f"sums {seed}")
+    checksum = rng.choice(("off", "sampled", "all", "all"))
+    spoils = checksum == "all" and not calm and rng.random() < 0.4
+    return {"checksum": checksum, "spoil": rng.random() * 0.3 if spoils else 0.0}
 
 
 def _timers(rng: Random) -> Timers:

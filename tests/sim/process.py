@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from daemons.decode.commands import ReadRow, ZeroRow
-from daemons.decode.events import RowRead
+from daemons.decode.commands import ReadRow, VerifySums, ZeroRow
+from daemons.decode.events import RowRead, SumsVerified
 from daemons.decode.scheduler import Scheduler as DecodeCore
 from daemons.engine.step import Begin, End, Keep, Prepare, Restore, Run
 from daemons.kv.ledger import Owner
@@ -18,7 +18,7 @@ from daemons.prefill.commands import CallOffWrites, LearnBuffers, WriteKV
 from daemons.prefill.scheduler import Scheduler as PrefillCore
 from daemons.protocol.generate import LookUp
 from daemons.protocol.handshake import Destination, Heartbeat
-from daemons.protocol.ids import PeerId
+from daemons.protocol.ids import PeerId, RoomKey
 from daemons.protocol.metadata import unpack
 from daemons.runtime.commands import (
     Connect,
@@ -33,7 +33,7 @@ from daemons.runtime.events import Finished, Tick
 from tests.sim.engine import Engine
 from tests.sim.invariants import Violation, check_core
 from tests.sim.lanes import Lanes
-from tests.sim.memory import EMPTY_ROW, Memory
+from tests.sim.memory import EMPTY_ROW, MarkSums, Memory
 from tests.sim.network import Address
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Process:
     thawed_s: float = -1e9  # when it was last frozen until
     buried: set[PeerId] = field(default_factory=set)
     ways: dict[PeerId, Address] = field(default_factory=dict)
+    spoilt: set[RoomKey] = field(default_factory=set)  # a page of theirs landed as another
     said_over: dict[tuple[int, int], str] = field(default_factory=dict)  # rooms, with the fence
     offered: set[tuple[int, int]] = field(default_factory=set)  # rooms with a destination
     engine: Engine = field(init=False)
@@ -173,8 +174,24 @@ class Process:
             case ReadRow(key, row):
                 state, content = unpack(self.memory.rows[row], key)
                 self.world.after(0.001, self.deliver, RowRead(key, state, content))
+            case VerifySums():
+                self.world.after(self.world.rng.random() * 0.01, self._verify, command)
             case _:
                 raise Violation(f"{self.me} commands {command}")
+
+    def _verify(self, command: VerifySums) -> None:
+        """Compare what has landed with what was summed; both are right about it."""
+        key, core = command.key, self.core
+        sums = MarkSums(self.memory, self.world.plan.window)
+        wrong = sums.difference(command.pages, command.sums, command.tokens)
+        assert isinstance(core, DecodeCore)
+        request = core.transfer.rooms.get(key)
+        if self.alive and request is not None and request.landed is not None:
+            if bool(wrong) != (key in self.spoilt):
+                raise Violation(f"{self.me} says of {key}: {wrong!r}, spoilt are {self.spoilt}")
+            self.world.seen["rooms whose sums were compared"] += 1
+            self.world.seen["spoilt rooms that were refused"] += bool(wrong)
+        self.deliver(SumsVerified(key, wrong))
 
     def _send(self, command: Send) -> None:
         message = command.message

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from daemons.decode.commands import ZeroRow
+from daemons.decode.events import RowRead
 from daemons.decode.outbox import Outbox as DecodeOutbox
 from daemons.decode.quarantine import Quarantine
 from daemons.decode.request import Request
@@ -25,6 +28,7 @@ from daemons.protocol.handshake import Fence
 from daemons.runtime.liveness import Liveness
 from daemons.runtime.tombstones import Tombstones
 from tests.sim.__main__ import run_seed, trace_hash
+from tests.sim.plan import draw
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 2000
@@ -64,6 +68,16 @@ def test_a_seed_replays_exactly_in_a_process_with_other_string_hashes() -> None:
 
 def test_other_seeds_are_other_runs() -> None:
     assert len({trace_hash(seed) for seed in range(5)}) == 5
+
+
+def test_a_spoilt_page_is_refused_by_its_sum_and_nothing_else_is() -> None:
+    """Each world checks it room by room; here, that there was something to check."""
+    seen = Counter[str]()
+    for seed in [seed for seed in range(SEEDS) if draw(seed).spoil > 0.1][:20]:
+        seen += run_seed(seed).seen
+    assert seen["spoilt rooms that were refused"] >= 10
+    assert seen["rooms whose sums were compared"] > seen["spoilt rooms that were refused"]
+    assert seen["legs failed by a checksum"] == seen["spoilt rooms that were refused"]
 
 
 # --- mutants: each is a defect that the simulator must find ---
@@ -213,6 +227,23 @@ def a_broken_write_is_held_against_a_decode_for_ever(patch: pytest.MonkeyPatch) 
     )
 
 
+def what_was_summed_is_not_compared(patch: pytest.MonkeyPatch) -> None:
+    read = DecodeCore._row_read
+
+    def trusting(self: DecodeCore, event: RowRead) -> None:
+        row = event.row and replace(event.row, sums=())
+        read(self, replace(event, row=row))
+
+    patch.setattr(DecodeCore, "_row_read", trusting)
+
+
+def sums_that_differ_are_taken_for_the_same(patch: pytest.MonkeyPatch) -> None:
+    verified = DecodeCore._verified
+    patch.setattr(
+        DecodeCore, "_verified", lambda self, event: verified(self, replace(event, wrong=""))
+    )
+
+
 MUTANTS: list[Mutation] = [
     a_broken_write_is_held_against_a_decode_for_ever,
     quarantine_ends_by_a_timer,
@@ -231,6 +262,8 @@ MUTANTS: list[Mutation] = [
     a_failure_is_told_twice,
     a_dead_life_may_come_back,
     a_cancel_is_lost,
+    what_was_summed_is_not_compared,
+    sums_that_differ_are_taken_for_the_same,
 ]
 
 

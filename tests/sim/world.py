@@ -148,7 +148,7 @@ class World:
                 max_rooms=plan.max_rooms,
                 max_orphans=plan.max_orphans,
                 prefix_cache=plan.prefix_cache,
-                transfer=TransferConfig(grain=plan.grain),
+                transfer=TransferConfig(grain=plan.grain, checksum=plan.checksum),
             )
             decodes = Decodes(self.fingerprint_of(me.instance), self.regions)
             core = PrefillCore(me, prefill, decodes, plan.prefill_pages)
