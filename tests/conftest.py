@@ -6,6 +6,7 @@ under ``long`` without ``--long``.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -15,6 +16,7 @@ import pytest
 
 from tests.support import cluster, devices
 
+BEGAN_S = time.monotonic()
 INFINIBAND = Path("/sys/class/infiniband")
 LEFT_OUT: Counter[str] = Counter()  # marker: tests
 
@@ -29,6 +31,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=["cuda", "cpu"],
         help="what tests marked gpu run on; cpu shows that the tests themselves are sound",
     )
+    parser.addoption(
+        "--budget", type=float, default=0, help="seconds after which no more test begins; 0: all do"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,6 +47,7 @@ def wants(config: pytest.Config) -> dict[str, tuple[Callable[[], bool], str]]:
         "gpu": (lambda: devices.GPU_IS == "cpu" or devices.has_cuda(), "no CUDA device"),
         "rdma": (lambda: INFINIBAND.is_dir() and any(INFINIBAND.iterdir()), "no RDMA device"),
         "nixl": (lambda: find_spec("nixl_cu12") is not None, "scripts/install --nixl"),
+        "budget": (lambda: True, "the time was up"),
         "long": (lambda: bool(config.getoption("--long", default=False)), "only with --long"),
     }
 
@@ -56,10 +62,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in set(marked)]
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    budget_s = item.config.getoption("--budget", default=0.0)
+    if budget_s and time.monotonic() - BEGAN_S > budget_s:
+        LEFT_OUT["budget"] += 1
+        pytest.skip("the time was up")
+
+
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     for marker, tests in LEFT_OUT.items():
-        terminalreporter.write_line(
-            f"not run: {tests} tests of {marker}: {wants(config)[marker][1]}"
-        )
+        terminalreporter.write_line(f"not run, {marker}: {tests} tests: {wants(config)[marker][1]}")

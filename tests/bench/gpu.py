@@ -130,8 +130,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--size", default="large", choices=sorted(SIZES))
     parser.add_argument("--samples", type=int, default=9)
+    parser.add_argument("--budget", type=float, default=0, help="seconds, then no new way; 0: all")
     parser.add_argument("--out", type=Path, default=None, help="for the JSON")
     asked = parser.parse_args(argv)
+    began_s = time.monotonic()
     is_tiny = asked.size == "tiny"
     device = torch.device(asked.device)
     rates = limits(device, asked.samples, 16 if is_tiny else 1)
@@ -146,6 +148,9 @@ def main(argv: Sequence[str]) -> int:
         ways: list[tuple[Weights, str]] = [("auto", "none"), ("auto", "auto")]
         ways += [("int8", "auto"), ("int4", "auto")]
         for weights, graphs in ways:
+            if asked.budget and time.monotonic() - began_s > asked.budget:
+                print(f"not measured, the time was up: {weights} weights, graphs {graphs}")
+                continue
             bench = Bench(directory, asked.device, weights, graphs)
             has_graphs = bench.engine._graphs is not None
             name = (
