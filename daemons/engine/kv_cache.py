@@ -6,14 +6,13 @@ regions, a run of pages is one contiguous copy, and attention reads a run as a v
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 
 from daemons.engine.device import Place
+from daemons.kv.shareable import shareable
 from daemons.protocol.handshake import KvRegion
 
 KINDS = 2  # key, value
@@ -120,7 +119,7 @@ def rounded(kv: torch.Tensor) -> torch.Tensor:
 def make_pool(
     layers: int, kv_heads: int, pages: int, page_size: int, head_dim: int, place: Place
 ) -> KvPool:
-    """Return a zeroed pool; on a CPU it is anonymous memory that starts on a memory page."""
+    """Return a zeroed pool; on a CPU neighbours may map it, from a memory page on."""
     shape = (layers, KINDS, kv_heads, pages, page_size, head_dim)
     if place.is_cpu:
         memory = _plain_memory(shape, place.dtype)
@@ -134,10 +133,5 @@ def make_pool(
 
 
 def _plain_memory(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    elements = torch.Size(shape).numel()
-    buffer = mmap.mmap(
-        -1, elements * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    )  # the tensor keeps it alive
-    with suppress(OSError):  # a kernel without large pages; with them a copy to a peer costs half
-        buffer.madvise(mmap.MADV_HUGEPAGE)
+    buffer = shareable(torch.Size(shape).numel() * dtype.itemsize)  # the tensor keeps it alive
     return torch.frombuffer(buffer, dtype=dtype).view(shape)

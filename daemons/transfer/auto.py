@@ -52,11 +52,12 @@ class Auto:
 
     @property
     def transport(self) -> str:
-        return f"{cma.NAME} or {self._far.transport}" if self._near else self._far.transport
+        near = f"{self._near.transport} or " if self._near else ""
+        return near + self._far.transport
 
     def transport_to(self, peer: str) -> str:
         way = self._ways.get(peer)
-        return way.transport if way is not None else ""
+        return way.transport_to(peer) if way is not None else ""
 
     def register(self, regions: Sequence[Region]) -> None:
         self._far.register(regions)

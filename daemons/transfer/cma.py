@@ -1,17 +1,21 @@
 """Between processes of one host: the writer copies straight into the peer's memory.
 
+Memory that the peer has in a file (``shares.py``) is mapped here and copied to like our own, which
+is ``shm``; the rest goes through the kernel page by page, which is ``cma`` proper and costs more
+for small pieces.
+
 Rules:
 - Whether a peer can be reached is found out by reading its notice, not by looking at settings.
 - The writer checks every copy against the regions that the peer shows, as the peer's own engine
   would, and looks again before each call of at most ``CALL_BYTES``: a peer that closes gets no
-  more than the call that was under way.
+  more than the call that was under way. After a copy into mapped memory it looks once more, for
+  there a dead peer's memory takes bytes like a living one's.
 - A cut is settled: there is no socket, nothing of a write that has returned is on its way. A
   frozen peer takes bytes like a running one.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from threading import Condition
 
@@ -20,14 +24,18 @@ import numpy as np
 from daemons.cluster.errors import OperatorError
 from daemons.transfer import notice, other_memory
 from daemons.transfer.backend import Copies, CopyTable, PeerGone, Region, WriteCut, table
+from daemons.transfer.combs import Comb, combs, copy
 from daemons.transfer.config import TransferConfig
 from daemons.transfer.memory import Registered
-from daemons.transfer.notice import Address, Notice, NotThere
+from daemons.transfer.neighbours import Neighbour, Neighbours, met
+from daemons.transfer.notice import Notice, NotThere, Shown
 from daemons.transfer.other_memory import CALL_BYTES, SPANS
 from daemons.transfer.sessions import part
+from daemons.transfer.shares import share_of
 
 NAME = "cma"
-PEERS_LIMIT = 1024  # whose regions are remembered; one costs a few hundred bytes
+MAPPED = "shm"  # the transport to a peer whose pool is mapped
+LEAST_BYTES = 4096  # of a comb; below, the kernel is faster at going through them one by one
 
 
 def create(config: TransferConfig, host: str) -> Cma:
@@ -51,9 +59,8 @@ class Cma:
     def __init__(self) -> None:
         self._memory = Registered()
         self._notice = Notice()
-        self._known: OrderedDict[str, tuple[Address, tuple[Region, ...], Registered]] = (
-            OrderedDict()
-        )
+        self._shown: list[Shown] = []
+        self._neighbours = Neighbours()
         self._writing = 0
         self._closed = False
         self._lock = Condition()
@@ -64,10 +71,13 @@ class Cma:
 
     @property
     def transport(self) -> str:
-        return NAME
+        return f"{MAPPED} or {NAME}"
 
     def transport_to(self, peer: str) -> str:
-        return NAME if part(peer, NAME) in self._known else ""
+        known = self._neighbours.get(part(peer, NAME))
+        if known is None:
+            return ""
+        return MAPPED if known.mapped else NAME
 
     def register(self, regions: Sequence[Region]) -> None:
         pid = self._notice.address.pid
@@ -81,25 +91,23 @@ class Cma:
                 ) from error
         with self._lock:
             self._memory.add(regions)
-            self._notice.show(self._memory.regions)
+            self._shown += [(region, share_of(region)) for region in regions]
+            self._notice.show(self._shown)
 
     def trouble(self, peer: str) -> str:
         """Return why this peer cannot be written to from here, "" when it can; asks the peer."""
-        address = notice.parse(part(peer, NAME))
-        if address is None:
+        session = part(peer, NAME)
+        if not session:
             return "its session has no part for cma"
         try:
-            if notice.this_host() == address.host and notice.started(address.pid) != address.start:
-                return f"process {address.pid} is another one now"
-            notice.read(address)
-        except OSError:
-            return f"process {address.pid} is not there"
+            notice.read(met(session))
         except NotThere as error:
             return str(error)
         return ""
 
     def write(self, peer: str, copies: Copies) -> None:
-        self._memory.check_sources(copies)
+        if not isinstance(copies, CopyTable):
+            self._memory.check_sources(copies)  # numbers that no column holds
         if not len(copies):
             return
         with self._lock:
@@ -107,7 +115,7 @@ class Cma:
                 raise AssertionError("a write after close")
             self._writing += 1
         try:
-            self._push(part(peer, NAME), table(copies))
+            self._write(part(peer, NAME), table(copies))
         finally:
             with self._lock:
                 self._writing -= 1
@@ -116,56 +124,61 @@ class Cma:
     def close(self) -> None:
         self._notice.wipe()
         with self._lock:
-            self._closed = True  # a write under way is cut before its next call
+            already, self._closed = self._closed, True  # a write under way is cut at its next call
             self._lock.wait_for(lambda: self._writing == 0)
             self._memory = Registered()
-            self._known.clear()
+        if not already:
+            self._neighbours.close()
 
-    def _push(self, session: str, copies: CopyTable) -> None:
+    def _write(self, session: str, copies: CopyTable) -> None:
+        found = combs(copies)
+        small = sum(comb.bytes for comb in found) < len(found) * LEAST_BYTES
+        if small or not self._are_sources(found):
+            found = []  # too small to be worth it, or to be looked at one by one
+            self._memory.check_sources(copies)
         try:
-            address, theirs = self._look(session)
+            peer = self._neighbours.look(session)
         except NotThere as error:
             raise PeerGone(f"{session}: {error}") from error
-        self._check_targets(theirs, copies, session)
+        mapped = [comb for one in found if (comb := peer.mapped_at(one)) is not None]
+        if found and len(mapped) == len(found):
+            self._move(mapped, session)
+        else:
+            self._push(peer, copies, session)
+
+    def _are_sources(self, found: Sequence[Comb]) -> bool:
+        held = (
+            self._memory.region_of(comb.source, comb.length, comb.teeth, comb.source_step)
+            for comb in found
+        )
+        return min(held) >= 0
+
+    def _move(self, found: Sequence[Comb], session: str) -> None:
+        """Copy into what is mapped here."""
+        moved_bytes = 0
+        for whole in found:
+            for comb in whole.parts(CALL_BYTES):
+                if moved_bytes and moved_bytes + comb.bytes > CALL_BYTES:
+                    self._look_again(session)
+                    moved_bytes = 0
+                copy(comb)
+                moved_bytes += comb.bytes
+        self._look_again(session)
+
+    def _push(self, peer: Neighbour, copies: CopyTable, session: str) -> None:
+        """Have the kernel copy."""
+        self._check_targets(peer.memory, copies, session)
         here, there = other_memory.spans(copies)
         for begin, end in calls(copies):
             if begin:
                 self._look_again(session)
-            self._call(address, here[begin:end], there[begin:end], session)
-
-    def _look(self, session: str) -> tuple[Address, Registered]:
-        """Return whose memory it is and what of it we may write, as the peer says now.
-
-        Raises:
-            NotThere: it takes no bytes.
-        """
-        known = self._known.get(session)
-        address = known[0] if known else notice.parse(session)
-        if address is None:
-            raise NotThere("this is no session of cma")
-        if known is None and (why := self.trouble(session)):
-            raise NotThere(why)
-        try:
-            regions = notice.read(address)
-        except NotThere:
-            with self._lock:
-                self._known.pop(session, None)
-            raise
-        if known is None or known[1] != regions:
-            theirs = Registered()
-            theirs.add(regions)
-            known = address, regions, theirs
-        with self._lock:
-            self._known[session] = known
-            while len(self._known) > PEERS_LIMIT:
-                self._known.popitem(last=False)
-        return address, known[2]
+            self._call(peer, here[begin:end], there[begin:end], session)
 
     def _look_again(self, session: str) -> None:
         if self._closed:
             raise WriteCut(f"{session}: closed here", settled=True)
         try:
-            self._look(session)
+            self._neighbours.look(session)
         except NotThere as error:
             raise WriteCut(f"{session}: {error}", settled=True) from error
 
@@ -183,12 +196,12 @@ class Cma:
 
     @staticmethod
     def _call(
-        address: Address, here: other_memory.Spans, there: other_memory.Spans, session: str
+        peer: Neighbour, here: other_memory.Spans, there: other_memory.Spans, session: str
     ) -> None:
         """Copy one call's pieces, going on where the kernel stopped early."""
         while len(here):
             try:
-                moved = other_memory.write(address.pid, here, there)
+                moved = other_memory.write(peer.address.pid, here, there)
             except OSError as error:
                 raise WriteCut(f"{session}: {error.strerror}", settled=True) from error
             here, there = _rest(here, moved), _rest(there, moved)

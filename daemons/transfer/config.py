@@ -10,7 +10,7 @@ import msgspec
 class TransferConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the bytes move."""
 
-    # a name in transfer/registry.py; auto: cma to processes of the same host, mooncake to others
+    # a name in transfer/registry.py; auto: cma (and shm) to the same host, mooncake to others
     backend: str = "auto"
     protocol: Literal["auto", "tcp", "rdma"] = "auto"  # auto: RDMA where there is a device
     device: str = ""  # RDMA devices, e.g. "mlx5_0"; "": the backend's choice

@@ -24,6 +24,8 @@ class Registered:
 
     regions: list[Region] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
+    _begins: Integers = field(default_factory=lambda: _column([0]))  # and before them nothing,
+    _ends: Integers = field(default_factory=lambda: _column([0]))  # shape [1 + regions]
 
     def add(self, regions: Iterable[Region]) -> None:
         """Take all ``regions``, or none.
@@ -42,21 +44,28 @@ class Registered:
                 raise ValueError(f"regions overlap: {one} and {other}")
         self.regions = merged
         self.starts = [region.address for region in merged]
+        self._begins = _column([0, *self.starts])
+        self._ends = _column([0, *(region.address + region.bytes for region in merged)])
+
+    def region_of(self, address: int, length: int, pieces: int = 1, step: int = 0) -> int:
+        """Return which region holds some pieces, all of them, equal steps apart; -1: none."""
+        last = address + (pieces - 1) * step
+        first, end = min(address, last), max(address, last) + length
+        index = bisect_right(self.starts, first) - 1
+        if index >= 0 and length > 0:
+            region = self.regions[index]
+            if end <= region.address + region.bytes:
+                return index
+        return -1
 
     def holds(self, address: int, length: int) -> bool:
         """Tell whether ``length`` bytes from ``address`` lie in one region."""
-        index = bisect_right(self.starts, address) - 1
-        if index < 0:
-            return False
-        region = self.regions[index]
-        return address + length <= region.address + region.bytes
+        return self.region_of(address, length) >= 0
 
     def strays(self, addresses: Integers, lengths: Integers) -> Integers:
         """Return the positions of ranges that do not lie in one region, shape ``[strays]``."""
-        starts = np.array([0, *self.starts], dtype=np.int64)
-        ends = np.array([0, *(r.address + r.bytes for r in self.regions)], dtype=np.int64)
-        index = np.searchsorted(starts, addresses, side="right") - 1
-        return np.flatnonzero((index < 1) | (lengths > ends[index] - addresses))
+        index = np.searchsorted(self._begins, addresses, side="right") - 1
+        return np.flatnonzero((index < 1) | (lengths > self._ends[index] - addresses))
 
     def check_sources(self, copies: Copies) -> None:
         """Refuse a write that the transport must not see.
@@ -81,3 +90,7 @@ class Registered:
         bad = (copies.bytes <= 0) | (copies.target <= 0)
         bad |= copies.target > (ADDRESS_LIMIT - 1) - copies.bytes
         return bool(bad.any()) or len(self.strays(copies.source, copies.bytes)) > 0
+
+
+def _column(numbers: list[int]) -> Integers:
+    return np.array(numbers, dtype=np.int64)

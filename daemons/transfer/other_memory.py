@@ -24,6 +24,10 @@ Spans = npt.NDArray[np.uint64]
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+class _Span(ctypes.Structure):
+    _fields_ = (("address", ctypes.c_ulong), ("bytes", ctypes.c_ulong))
+
+
 def _call(name: str) -> Any:
     function = getattr(_libc, name)
     size, pointer = ctypes.c_ulong, ctypes.c_void_p
@@ -42,9 +46,8 @@ def read(pid: int, address: int, length: int) -> bytes:
         OSError: ESRCH no such process, EPERM not ours to read, EFAULT no such memory.
     """
     buffer = ctypes.create_string_buffer(length)
-    here = np.array([[ctypes.addressof(buffer), length]], dtype=np.uint64)
-    there = np.array([[address, length]], dtype=np.uint64)
-    if _moved(_readv, pid, here, there) != length:
+    here, there = _Span(ctypes.addressof(buffer), length), _Span(address, length)
+    if _checked(_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)) != length:
         raise OSError(errno.EFAULT, os.strerror(errno.EFAULT))
     return buffer.raw
 
@@ -69,11 +72,11 @@ def write(pid: int, here: Spans, there: Spans) -> int:
     Raises:
         OSError: ESRCH, EPERM, or EFAULT in the first piece.
     """
-    return _moved(_writev, pid, here, there)
+    to, of = there.ctypes.data, here.ctypes.data
+    return _checked(_writev(pid, of, len(here), to, len(there), 0))
 
 
-def _moved(function: Any, pid: int, here: Spans, there: Spans) -> int:
-    moved = int(function(pid, here.ctypes.data, len(here), there.ctypes.data, len(there), 0))
+def _checked(moved: int) -> int:
     if moved < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

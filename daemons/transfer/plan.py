@@ -7,8 +7,9 @@ that are neighbours on both sides become one copy; copies never reach from one r
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,8 @@ import numpy as np
 from daemons.protocol.handshake import KvRegion
 from daemons.transfer.backend import BadCopy, Copy, CopyTable, Integers
 from daemons.transfer.memory import ADDRESS_LIMIT
+
+FEW_PAGES = 96  # that a plain loop goes through faster than numpy
 
 
 class Runs(NamedTuple):
@@ -26,15 +29,23 @@ class Runs(NamedTuple):
     pages: Integers
 
 
+class _Pairs(NamedTuple):
+    """Pairs of regions, as columns ``[pairs]``; of page sizes only one if all are the same."""
+
+    source: Integers
+    target: Integers
+    page_bytes: Integers
+
+
 @dataclass(frozen=True, slots=True)
 class Pairing:
     """Regions of two processes that hold the same heads, computed once for a peer.
 
     Attributes:
         layers: layer of each pair, ascending, shape ``[pairs]``.
-        source: where our region begins, ``[pairs, 1]``.
-        target: where the peer's region begins, ``[pairs, 1]``.
-        page_bytes: of both, ``[pairs, 1]``.
+        source: where our region begins, ``[pairs]``.
+        target: where the peer's region begins, ``[pairs]``.
+        page_bytes: of both, ``[pairs]``.
         source_pages: pages in each region here.
         target_pages: pages in each region of the peer.
     """
@@ -45,6 +56,7 @@ class Pairing:
     page_bytes: Integers
     source_pages: int
     target_pages: int
+    _of_layers: dict[range | None, _Pairs] = field(default_factory=dict)  # that were asked for
 
     def runs(self, source_pages: Sequence[int], target_pages: Sequence[int]) -> Runs:
         """Return the runs that bring ``source_pages[i]`` to ``target_pages[i]`` for every i.
@@ -56,25 +68,55 @@ class Pairing:
         Raises:
             BadCopy: lengths differ, or a page is outside its pool or named twice.
         """
+        few = 0 < len(source_pages) == len(target_pages) <= FEW_PAGES
+        if few and self._are_ours(source_pages, target_pages):
+            runs = _few_runs(source_pages, target_pages)
+            if runs is not None:
+                return runs
         return _runs(
             _pages(source_pages, self.source_pages, "source"),
             _pages(target_pages, self.target_pages, "target"),
         )
 
-    def copies(self, runs: Runs, layers: range | None = None) -> CopyTable:
-        """Return the copies of these runs, by layer, kind and head, then by the peer's page.
+    def _are_ours(self, source_pages: Sequence[int], target_pages: Sequence[int]) -> bool:
+        return (
+            min(source_pages) >= 0
+            and min(target_pages) >= 0
+            and max(source_pages) < self.source_pages
+            and max(target_pages) < self.target_pages
+        )
 
+    def copies(self, runs: Runs, layers: range | None = None) -> CopyTable:
+        """Return the copies of these runs by the peer's page, then by layer, kind and head.
+
+        So the copies of a run lie one step apart, on both sides, and can be made in one go.
         ``layers`` are those to be sent, one after the other; None: all.
         """
+        pairs = self._of_layers.get(layers)
+        if pairs is None:
+            pairs = self._of_layers[layers] = self._some(layers)
+        if len(runs.pages) == 1 == len(pairs.page_bytes):
+            page_bytes = int(pairs.page_bytes[0])
+            return CopyTable(
+                pairs.source + int(runs.source[0]) * page_bytes,
+                pairs.target + int(runs.target[0]) * page_bytes,
+                np.full(len(pairs.source), int(runs.pages[0]) * page_bytes),
+            )
+        first, then, pages = (column[:, np.newaxis] for column in runs)  # [runs, 1]
+        source = pairs.source + first * pairs.page_bytes  # [runs, pairs]
+        target = pairs.target + then * pairs.page_bytes
+        lengths = np.empty_like(source)
+        lengths[...] = pages * pairs.page_bytes
+        return CopyTable(source.ravel(), target.ravel(), lengths.ravel())
+
+    def _some(self, layers: range | None) -> _Pairs:
         some = slice(None)
         if layers is not None:
             some = slice(*np.searchsorted(self.layers, (layers.start, layers.stop)).tolist())
         page_bytes = self.page_bytes[some]
-        return CopyTable(
-            (self.source[some] + runs.source * page_bytes).ravel(),  # of [pairs, runs]
-            (self.target[some] + runs.target * page_bytes).ravel(),
-            (runs.pages * page_bytes).ravel(),
-        )
+        if len(page_bytes) and (page_bytes == page_bytes[0]).all():
+            page_bytes = page_bytes[:1]
+        return _Pairs(self.source[some], self.target[some], page_bytes)
 
 
 def pairing(
@@ -98,14 +140,8 @@ def pairing(
     pairs = _pairs(sources, targets, source_pool_pages, target_pool_pages)
     rows = [(s.layer, s.address, t.address, s.page_bytes) for s, t in pairs]
     table = np.array(rows, dtype=np.int64).reshape(-1, 4)
-    return Pairing(
-        table[:, 0].copy(),
-        table[:, 1:2],
-        table[:, 2:3],
-        table[:, 3:4],
-        source_pool_pages,
-        target_pool_pages,
-    )
+    layers, source, target, page_bytes = table.T.copy()
+    return Pairing(layers, source, target, page_bytes, source_pool_pages, target_pool_pages)
 
 
 def copies(
@@ -200,6 +236,23 @@ def _by_place(
                 f" do not fit into the {side}'s memory"
             )
     return places
+
+
+def _few_runs(source: Sequence[int], target: Sequence[int]) -> Runs | None:
+    """Return the runs of a few pages, without numpy; None when they need to be sorted."""
+    firsts, thens, ends = [], [], []
+    here = there = -1
+    for index, (page, to) in enumerate(zip(source, target, strict=True)):
+        if to <= there:
+            return None
+        if page != here + 1 or to != there + 1 or not index:
+            firsts.append(page)
+            thens.append(to)
+            ends.append(index)
+        here, there = page, to
+    ends.append(len(source))
+    pages = [end - begin for begin, end in itertools.pairwise(ends)]
+    return Runs(*np.array((firsts, thens, pages), dtype=np.int64))
 
 
 def _pages(pages: Sequence[int], pool_pages: int, side: str) -> Integers:

@@ -27,9 +27,10 @@ from pathlib import Path
 
 import numpy as np
 
+from daemons.kv.shareable import shareable
 from daemons.protocol.handshake import KvRegion
 from daemons.transfer import mooncake_env
-from daemons.transfer.backend import CopyTable, Region, TransferBackend
+from daemons.transfer.backend import Copy, CopyTable, Region, TransferBackend
 from daemons.transfer.config import TransferConfig
 from daemons.transfer.mooncake_engine import Engine
 from daemons.transfer.plan import Pairing, cut, pairing
@@ -125,8 +126,11 @@ class Memory:
     """Two pools of this process: what is sent, and where a memcpy puts it."""
 
     def __init__(self, length: int) -> None:
-        self.source = np.ones(length, dtype=np.uint8)
-        self.target = np.ones(length, dtype=np.uint8)
+        self.source, self.target = (
+            np.frombuffer(shareable(length), dtype=np.uint8) for _ in range(2)
+        )
+        self.source[:] = 1
+        self.target[:] = 1
         self.region = Region(self.source.ctypes.data, length)
 
     def memcpy(self, case: Case, shift: int) -> float:
@@ -173,6 +177,9 @@ class Backend:
         self.backend.register([memory.region])
         self.memory = memory
         self.peer = Process(memory.region.bytes, backend=name)
+        self.peer.ask("fill", 0)
+        everything = Copy(memory.region.address, self.peer.address, memory.region.bytes)
+        self.backend.write(self.peer.session, [everything])  # no page is new to either side now
         self.planning_s: list[float] = []
         self.writing_s: list[float] = []
         self._pairings: dict[str, Pairing] = {}

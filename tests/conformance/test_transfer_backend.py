@@ -25,7 +25,7 @@ from daemons.transfer.backend import (
 from daemons.transfer.config import TransferConfig
 from daemons.transfer.mooncake_env import PORTS
 from daemons.transfer.registry import create
-from tests.support.backends import EVERY, config_of, marked
+from tests.support.backends import EVERY, config_of, marked, memory_of
 from tests.support.transfer_process import Process, settled, until
 
 TIMEOUT_S = 2.0
@@ -37,8 +37,8 @@ OLD, MARKER = 1, 2
 class Memory:
     """Bytes of this process, and where they are."""
 
-    def __init__(self, length: int) -> None:
-        self.array = np.zeros(length, dtype=np.uint8)
+    def __init__(self, length: int, backend: str = "") -> None:
+        self.array = memory_of(backend, length)
         self.region = Region(self.array.ctypes.data, length)
 
     def copy(self, target: int, source: int = 0, length: int = 4096) -> Copy:
@@ -79,7 +79,7 @@ def config(backend: str) -> TransferConfig:
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     sender = create(config(request.param), "127.0.0.1")
     receiver = create(config(request.param), "127.0.0.1")
-    source, target = Memory(BYTES), Memory(BYTES)
+    source, target = Memory(BYTES, request.param), Memory(BYTES, request.param)
     source.array[:] = np.random.default_rng(1).integers(0, 256, BYTES, dtype=np.uint8)
     sender.register([source.region])
     receiver.register([target.region])

@@ -98,9 +98,9 @@ def test_tiny_models_say_what_transformers_says(tiny: tuple[str, Cluster]) -> No
     assert said == [*expected, *expected]
 
 
-def test_between_processes_of_one_host_the_bytes_travel_by_cma(smollm: Cluster) -> None:
+def test_between_processes_of_one_host_bytes_travel_by_shared_memory(smollm: Cluster) -> None:
     whole(smollm, [5, 6, 7])
     for instance in ("p0", "d0"):
-        assert smollm.status(instance)["transport"] == "cma or tcp"
-    assert smollm.status("p0")["wires"]["d0"]["transport"] == "cma"
+        assert smollm.status(instance)["transport"] == "shm or cma or tcp"
+    assert smollm.status("p0")["wires"]["d0"]["transport"] == "shm"
     assert smollm.status("p0")["counters"]["sent_bytes"] > 0

@@ -1,6 +1,6 @@
 """The transfer backends that tests go over: all of ours, and Mooncake where RDMA is wanted.
 
-A name is a backend's, or backend/protocol.
+A name is a backend's, backend/protocol, or backend/plain: then its memory is nobody's to map.
 """
 
 from __future__ import annotations
@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from daemons.kv.shareable import shareable
 from daemons.transfer.config import TransferConfig
 from daemons.transfer.registry import OURS
 
-BETWEEN = (*(name for name in OURS if name != "loopback"), "mooncake/rdma")  # two processes
+BETWEEN = (
+    *(name for name in OURS if name != "loopback"),
+    "cma/plain",
+    "mooncake/rdma",
+)  # two processes
 EVERY = ("loopback", *BETWEEN)
 NEEDS = {"nixl": "nixl", "mooncake/rdma": "rdma"}  # a marker
 
@@ -21,9 +26,18 @@ def config_of(name: str, write_timeout_s: float) -> TransferConfig:
     backend, _, protocol = name.partition("/")
     return TransferConfig(
         backend=backend,
-        protocol=protocol or "auto",  # type: ignore[arg-type]
+        protocol=protocol if protocol in ("tcp", "rdma") else "auto",  # type: ignore[arg-type]
         write_timeout_s=write_timeout_s,
     )
+
+
+def memory_of(name: str, length: int) -> Any:
+    """Return zeroed bytes, as an engine's pool has them."""
+    import numpy as np
+
+    if name.endswith("/plain"):
+        return np.zeros(length, dtype=np.uint8)
+    return np.frombuffer(shareable(length), dtype=np.uint8)
 
 
 def marked(names: Iterable[str]) -> list[Any]:

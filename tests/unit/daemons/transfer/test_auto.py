@@ -65,7 +65,7 @@ def test_a_neighbour_is_written_to_by_cma(both: tuple[Auto, Auto]) -> None:
     [
         "10.0.0.2:15001",
         "mooncake=10.0.0.2:15001",
-        "mooncake=10.0.0.2:15001,cma=cma:elsewhere:1:1:1000:" + "00" * 16,
+        "mooncake=10.0.0.2:15001,cma=cma2:elsewhere:1:1:1000:" + "00" * 16,
     ],
 )
 def test_a_peer_that_cma_does_not_reach_is_written_to_by_mooncake(
@@ -103,7 +103,7 @@ def test_our_own_session_is_written_to_over_every_way(both: tuple[Auto, Auto]) -
 
 def test_memory_of_a_gpu_leaves_mooncake_alone() -> None:
     one = Auto(Cma(), Far())
-    assert one.transport == "cma or tcp"
+    assert one.transport == "shm or cma or tcp"
     one.register([Region(4096, 4096)])  # no memory of the host
     assert one.session == "mooncake=10.0.0.1:15001"
     assert one.transport == "tcp"

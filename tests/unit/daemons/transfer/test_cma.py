@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemons.cluster.errors import OperatorError
+from daemons.kv.shareable import shareable
 from daemons.transfer import cma, other_memory
 from daemons.transfer.backend import Copy, CopyTable, PeerGone, Region, WriteCut, table
 from daemons.transfer.cma import Cma
+from daemons.transfer.combs import Comb
 from daemons.transfer.config import TransferConfig
 
 
@@ -97,7 +99,7 @@ def test_memory_that_vanished_under_a_write_is_a_settled_cut(pair: tuple[Cma, Cm
     sender, receiver = pair
     source, ours = memory(64)
     sender.register([ours])
-    receiver._notice.show([Region(4096, 4096)])  # nothing is mapped there
+    receiver._notice.show([(Region(4096, 4096), None)])  # nothing is mapped there
     with pytest.raises(WriteCut, match="Bad address") as cut:
         sender.write(receiver.session, [Copy(ours.address, 4096, 64)])
     assert cut.value.settled
@@ -113,9 +115,12 @@ def test_memory_that_is_not_the_hosts_is_refused() -> None:
 
 def test_a_peer_is_asked_whether_it_can_be_reached(pair: tuple[Cma, Cma]) -> None:
     sender, receiver = pair
+    _, ours = memory(64)
+    sender.register([ours])
     assert sender.trouble(receiver.session) == ""
     assert sender.trouble(f"mooncake=127.0.0.1:1,cma={receiver.session}") == ""
-    assert "no part" in sender.trouble("127.0.0.1:15001")
+    assert "no session" in sender.trouble("127.0.0.1:15001")
+    assert "no part" in sender.trouble("mooncake=127.0.0.1:15001")
     words = receiver.session.split(":")
     assert "is not there" in sender.trouble(":".join([*words[:2], str(2**30), *words[3:]]))
     assert "another one now" in sender.trouble(":".join([*words[:3], "1", *words[4:]]))
@@ -123,10 +128,84 @@ def test_a_peer_is_asked_whether_it_can_be_reached(pair: tuple[Cma, Cma]) -> Non
     receiver.close()
     assert "closed" in sender.trouble(receiver.session)
     with pytest.raises(PeerGone):
-        sender._push(receiver.session, table([Copy(1, 1, 1)]))
+        sender._write(receiver.session, table([Copy(ours.address, 1, 1)]))
 
 
 def test_create_proves_that_it_works_here() -> None:
     backend = cma.create(TransferConfig(backend="cma"), "")
-    assert backend.transport == "cma"
+    assert backend.transport == "shm or cma"
     backend.close()
+
+
+def shared(length: int) -> tuple[np.ndarray, Region]:
+    array = np.frombuffer(shareable(length), dtype=np.uint8)
+    return array, Region(array.ctypes.data, length)
+
+
+def paired(pair: tuple[Cma, Cma], length: int) -> tuple[np.ndarray, np.ndarray, list[Copy]]:
+    """Register memory that can be mapped; the copies of pieces of it, and one between them."""
+    (source, ours), (target, theirs) = shared(length), shared(length)
+    pair[0].register([ours])
+    pair[1].register([theirs])
+    source[:] = np.arange(length) % 251
+    piece, step = cma.LEAST_BYTES, 2 * cma.LEAST_BYTES
+    starts = range(0, length, step)
+    return source, target, [Copy(ours.address + a, theirs.address + a, piece) for a in starts]
+
+
+def test_memory_in_a_file_is_written_without_the_kernel(
+    pair: tuple[Cma, Cma], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, receiver = pair
+    source, target, copies = paired(pair, 1 << 20)
+    monkeypatch.setattr(other_memory, "write", None)
+    sender.write(receiver.session, copies)
+    rows = target.reshape(-1, 2, cma.LEAST_BYTES)
+    assert np.array_equal(rows[:, 0], source.reshape(rows.shape)[:, 0])
+    assert not rows[:, 1].any()
+    assert sender.transport_to(receiver.session) == "shm"
+
+
+def test_pieces_too_small_to_be_looked_at_go_through_the_kernel(pair: tuple[Cma, Cma]) -> None:
+    sender, receiver = pair
+    source, target, copies = paired(pair, 1 << 16)
+    draw = np.random.default_rng(1)
+    starts = np.sort(draw.choice(1 << 12, 100, replace=False)) * 16
+    small = [Copy(copies[0].source + a, copies[0].target + a, 16) for a in starts.tolist()]
+    calls: list[int] = []
+    real = other_memory.write
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(other_memory, "write", lambda *args: calls.append(1) or real(*args))
+        sender.write(receiver.session, small)
+    assert calls
+    assert all(np.array_equal(target[a : a + 16], source[a : a + 16]) for a in starts)
+
+
+def test_a_long_write_looks_again_after_each_part(
+    pair: tuple[Cma, Cma], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, receiver = pair
+    _, target, copies = paired(pair, 1 << 20)
+    monkeypatch.setattr(cma, "CALL_BYTES", 1 << 18)
+    real = cma.copy
+
+    def closing(comb: Comb) -> None:
+        real(comb)
+        receiver.close()
+
+    monkeypatch.setattr(cma, "copy", closing)
+    with pytest.raises(WriteCut, match="has closed") as cut:
+        sender.write(receiver.session, copies)
+    assert cut.value.settled
+    assert target[: 1 << 19].any()
+    assert not target[1 << 19 :].any()
+
+
+def test_a_peer_that_ends_under_the_last_part_is_a_cut(
+    pair: tuple[Cma, Cma], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, receiver = pair
+    _, _, copies = paired(pair, 1 << 16)
+    monkeypatch.setattr(cma, "copy", lambda comb: receiver.close())
+    with pytest.raises(WriteCut, match="has closed"):
+        sender.write(receiver.session, copies)

@@ -10,13 +10,17 @@ import pytest
 from daemons.transfer import notice
 from daemons.transfer.backend import Region
 from daemons.transfer.notice import Notice, NotThere
+from daemons.transfer.shares import Share
 
 
 def test_a_neighbour_reads_what_is_shown() -> None:
     ours = Notice()
-    assert notice.read(ours.address) == ()
-    ours.show([Region(4096, 7), Region(8192, 9)])
-    assert notice.read(ours.address) == (Region(4096, 7), Region(8192, 9))
+    empty = notice.read(ours.address)
+    assert notice.shown(empty) == []
+    two = [(Region(4096, 7), None), (Region(8192, 9), Share(3, 1, 12345, 64))]
+    ours.show(two)
+    assert notice.shown(notice.read(ours.address)) == two
+    assert notice.read(ours.address, len(empty)) != empty  # who reads no further learns of it
 
 
 def test_an_address_survives_its_way_as_a_session() -> None:
@@ -29,11 +33,12 @@ def test_an_address_survives_its_way_as_a_session() -> None:
     [
         "",
         "127.0.0.1:15001",
-        "cma:h:1:2:ff:00",
-        "cma:h:x:2:ff:" + "00" * 16,
-        "cma:h:-1:2:ff:" + "00" * 16,
-        "cma:h:1:2:0:" + "00" * 16,
-        "cma:h:99999999999:2:ff:" + "00" * 16,
+        "cma2:h:1:2:ff:00",
+        "cma2:h:x:2:ff:" + "00" * 16,
+        "cma2:h:-1:2:ff:" + "00" * 16,
+        "cma2:h:1:2:0:" + "00" * 16,
+        "cma2:h:99999999999:2:ff:" + "00" * 16,
+        "cma:h:1:2:ff:" + "00" * 16,
         "bma:h:1:2:ff:" + "00" * 16,
     ],
 )
@@ -68,7 +73,7 @@ def test_a_process_that_is_not_the_one_of_the_address_is_not_read(
 
 def test_more_regions_than_a_page_holds_are_refused() -> None:
     with pytest.raises(ValueError, match="place for"):
-        Notice().show([Region(1, 1)] * (notice.LIMIT + 1))
+        Notice().show([(Region(1, 1), None)] * (notice.LIMIT + 1))
 
 
 def test_the_start_of_a_process_tells_it_from_a_later_one() -> None:

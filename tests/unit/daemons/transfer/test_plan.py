@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemons.protocol.handshake import KvRegion
+from daemons.transfer import plan
 from daemons.transfer.backend import BadCopy, Copy, table
 from daemons.transfer.plan import copies, cut, joined, pairing
 
@@ -84,12 +85,25 @@ def test_pages_in_descending_order_become_one_copy() -> None:
     assert plan == [Copy(1032, 9080, 48)]
 
 
-def test_copies_come_by_layer_then_by_the_peers_page() -> None:
+def test_copies_come_by_the_peers_page_then_by_layer_one_step_apart() -> None:
     sources, targets = pool(1000, range(2), layers=3), pool(100_000, range(2), layers=3)
     plan = planned(sources[::-1], targets, [0, 4, 9], [9, 5, 1])
-    ends = [c.target for c in plan]
-    assert ends == sorted(ends)
-    assert all(one < other for one, other in pairwise(ends))
+    region_bytes = targets[1].address - targets[0].address
+    regions = [r.address for r in targets]
+    assert [c.target for c in plan] == [
+        at + page * PAGE_BYTES for page in (1, 5, 9) for at in regions
+    ]
+    assert {other.target - one.target for one, other in pairwise(plan[:12])} == {region_bytes}
+
+
+@given(pages=pages())
+def test_a_few_pages_are_planned_as_many_are(pages: tuple[list[int], list[int]]) -> None:
+    here, there = pages
+    sources, targets = pool(1000, range(2), layers=2), pool(100_000, range(2), layers=2)
+    few = planned(sources, targets, here, there)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "FEW_PAGES", 0)
+        assert planned(sources, targets, here, there) == few
 
 
 def test_unequal_tensor_parallel_sizes_meet_in_the_heads_that_both_hold() -> None:
@@ -153,7 +167,7 @@ def test_some_layers_of_a_write_are_a_part_of_all() -> None:
     paired = pairing(sources, targets, source_pool_pages=POOL, target_pool_pages=POOL)
     runs = paired.runs([1, 2, 5], [3, 4, 8])
     parts = [list(paired.copies(runs, layers)) for layers in (range(1), range(1, 3), range(3, 4))]
-    assert [copy for part in parts for copy in part] == list(paired.copies(runs))
+    assert sorted(copy for part in parts for copy in part) == sorted(paired.copies(runs))
     assert [len(part) for part in parts] == [8, 16, 8]
 
 

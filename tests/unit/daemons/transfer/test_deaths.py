@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from threading import Event
+
+import pytest
+
+from daemons.transfer.deaths import Deaths
+
+LIMIT_S = 10.0
+
+
+@pytest.fixture
+def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
+    command = [sys.executable, "-c", "input()"]
+    some = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(2)]
+    yield some
+    for one in some:
+        one.kill()
+        one.communicate()
+
+
+def test_the_end_of_a_process_is_told_and_no_others(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    deaths, ends = Deaths(), [Event(), Event()]
+    for sleeper, end in zip(sleepers, ends, strict=True):
+        deaths.watch(sleeper.pid, end.set)
+    sleepers[1].kill()
+    assert ends[1].wait(LIMIT_S)
+    assert not ends[0].is_set()
+    deaths.close()
+
+
+def test_a_process_that_is_not_there_cannot_be_waited_for() -> None:
+    deaths = Deaths()
+    with pytest.raises(OSError, match="No such process"):
+        deaths.watch(2**30, lambda: None)
+    deaths.close()
+
+
+def test_after_close_nobody_is_told(sleepers: list[subprocess.Popen[bytes]]) -> None:
+    deaths, end = Deaths(), Event()
+    deaths.watch(sleepers[0].pid, end.set)
+    deaths.close()
+    sleepers[0].kill()
+    sleepers[0].wait()
+    assert not end.is_set()
+    assert deaths._thread is not None
+    assert not deaths._thread.is_alive()

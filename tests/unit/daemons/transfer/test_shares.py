@@ -1,0 +1,111 @@
+"""What of our memory can be mapped by others, and what of theirs is."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from daemons.kv.shareable import shareable
+from daemons.transfer.backend import Region
+from daemons.transfer.shares import Mapped, Share, share_of
+
+PAGES = 4
+LENGTH = PAGES * mmap.PAGESIZE
+
+
+def region(array: np.ndarray) -> Region:
+    return Region(array.ctypes.data, array.nbytes)
+
+
+@pytest.fixture
+def ours() -> np.ndarray:
+    return np.frombuffer(shareable(LENGTH), dtype=np.uint8)
+
+
+@pytest.fixture
+def unsealed() -> Iterator[tuple[int, np.ndarray]]:
+    file = os.memfd_create("other", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(file, LENGTH)
+    yield file, np.frombuffer(mmap.mmap(file, LENGTH), dtype=np.uint8)
+    os.close(file)
+
+
+def test_memory_in_a_file_is_found_at_its_place_in_it(ours: np.ndarray) -> None:
+    whole = share_of(region(ours))
+    assert whole is not None
+    assert whole.offset == 0
+    assert share_of(region(ours[100:9000])) == whole._replace(offset=100)
+
+
+def test_a_part_of_a_mapping_that_the_kernel_keeps_by_itself_changes_nothing() -> None:
+    memory = shareable(LENGTH)
+    memory.madvise(mmap.MADV_DONTFORK, mmap.PAGESIZE, mmap.PAGESIZE)  # as RDMA does
+    array = np.frombuffer(memory, dtype=np.uint8)
+    lines = Path("/proc/self/maps").read_text().count(f"{array.ctypes.data + mmap.PAGESIZE:x}-")
+    assert lines == 1
+    share = share_of(region(array[10:]))
+    assert share is not None
+    assert share.offset == 10
+
+
+def test_memory_that_is_in_no_file_cannot_be_had() -> None:
+    assert share_of(region(np.zeros(LENGTH, dtype=np.uint8))) is None
+    anonymous = np.frombuffer(mmap.mmap(-1, LENGTH), dtype=np.uint8)
+    assert share_of(region(anonymous)) is None
+
+
+def test_memory_past_the_end_of_its_file_cannot_be_had(ours: np.ndarray) -> None:
+    assert share_of(Region(ours.ctypes.data, 1 << 40)) is None
+
+
+def test_a_file_that_may_get_shorter_is_not_offered(unsealed: tuple[int, np.ndarray]) -> None:
+    file, array = unsealed
+    assert share_of(region(array)) is None
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    assert share_of(region(array)) is not None
+
+
+def test_what_is_written_where_it_is_mapped_is_there(ours: np.ndarray) -> None:
+    share = share_of(region(ours))
+    assert share is not None
+    mapped = Mapped(os.getpid(), share, LENGTH)
+    mapped._memory[5] = 9
+    assert mapped.address != ours.ctypes.data
+    assert ours[5] == 9
+
+
+def test_what_is_not_what_was_offered_is_not_mapped(
+    ours: np.ndarray, unsealed: tuple[int, np.ndarray]
+) -> None:
+    share = share_of(region(ours))
+    assert share is not None
+    file, _ = unsealed
+    told = os.fstat(file)
+    others = [
+        (share._replace(inode=share.inode + 1), LENGTH),
+        (share._replace(device=share.device + 1), LENGTH),
+        (share, LENGTH + mmap.PAGESIZE),
+        (Share(file, told.st_dev, told.st_ino, 0), LENGTH),
+        (share._replace(file=10**6), LENGTH),
+    ]
+    for other, length in others:
+        with pytest.raises(OSError, match=r"not what was offered|No such file"):
+            Mapped(os.getpid(), other, length)
+
+
+def test_a_mapping_ends_with_its_last_reference(ours: np.ndarray) -> None:
+    share = share_of(region(ours))
+    assert share is not None
+    mapped = Mapped(os.getpid(), share, LENGTH)
+    line = f"{mapped.address:x}-"
+    assert line in Path("/proc/self/maps").read_text()
+    del mapped
+    gc.collect()
+    assert line not in Path("/proc/self/maps").read_text()
