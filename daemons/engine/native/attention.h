@@ -44,19 +44,31 @@ struct Rule {
     float softcap;  // 0: none
 };
 
-// One thread's memory for a packed block and the scores of a tile.
+// Between rows of scores and of weights: an odd number of cache lines, as in stride_of.
+constexpr int SCORE_STRIDE = BLOCK + 16;
+constexpr int WEIGHT_STRIDE = BLOCK + 32;
+
+// One thread's memory for a packed block and the scores of a tile, one part behind the other so that
+// they share the first cache.
 struct Desk {
-    Memory keys, values, scores, weights, tile, state;
+    float *keys, *values, *scores, *weights, *tile, *state;
 
     bool fit(int head_dim) {
         size_t wide = rounded_up(head_dim, PANEL);
-        return grow(keys, sizeof(float) * BLOCK * wide) &
-               grow(values, sizeof(float) * BLOCK * wide) &
-               grow(scores, sizeof(float) * MOST_ROWS * BLOCK) &
-               grow(weights, sizeof(float) * MOST_ROWS * BLOCK) &
-               grow(tile, sizeof(float) * MOST_ROWS * wide) &
-               grow(state, sizeof(float) * UNIT_ROWS * (wide + 2));
+        float** parts[] = {&keys, &values, &scores, &weights, &tile, &state};
+        size_t sizes[] = {BLOCK * wide, BLOCK * wide, MOST_ROWS * SCORE_STRIDE,
+                          MOST_ROWS * WEIGHT_STRIDE, MOST_ROWS * (wide + LANES),
+                          UNIT_ROWS * (wide + 2)};
+        size_t total = 0;
+        for (size_t size : sizes) total += size;
+        if (!grow(memory, sizeof(float) * total)) return false;
+        float* at = memory.as<float>();
+        for (int part = 0; part < 6; at += sizes[part++]) *parts[part] = at;
+        return true;
     }
+
+  private:
+    Memory memory;
 };
 
 #if defined(__AVX512F__) && defined(__AVX512BW__)
@@ -158,46 +170,71 @@ struct Partial {
     float *largest, *sum, *values;  // values: [wide]
 };
 
-// A block's partial joins those before it; `largest` of either may be "nothing seen".
-inline void merge(Partial into, float largest, float sum, const float* values, int wide) {
-    if (largest == NOTHING) return;
-    if (*into.largest == NOTHING) {
-        *into.largest = largest;
-        *into.sum = sum;
-        std::memcpy(into.values, values, sizeof(float) * wide);
-        return;
-    }
-    float most = std::max(*into.largest, largest);
-    float old_share = exponential(all(*into.largest - most))[0];
-    float new_share = exponential(all(largest - most))[0];
-    *into.largest = most;
+// Scores, weights and shares are powers of two: a score times this is one of e.
+constexpr float LOG2_E = 1.44269504088896341f;
+
+// A block's partial joins those before it, each by its share; never inlined, so that there is one
+// arithmetic for all who join.
+[[gnu::noinline]] inline void join_shares(Partial into, float old_share, float sum, const float* values,
+                                          float new_share, int wide) {
     *into.sum = *into.sum * old_share + sum * new_share;
     for (int i = 0; i < wide; i += LANES)
         store(into.values + i,
               load(into.values + i) * all(old_share) + load(values + i) * all(new_share));
 }
 
-// Scores of one query over a block become weights; returns the largest score and their sum.
+// The same for some rows at once; `largest` of either may be "nothing seen".
+template <class Into>
+void merge(int rows, Into&& into_of, const float* largest, const float* sums, const float* values,
+           int stride, int wide) {
+    alignas(64) float old_shares[MOST_ROWS + LANES], new_shares[MOST_ROWS + LANES];
+    for (int row = 0; row < rows; row++) {
+        float was = *into_of(row).largest, most = std::max(was, largest[row]);
+        old_shares[row] = was - most;
+        new_shares[row] = largest[row] - most;
+    }
+    for (int row = rows; row % LANES; row++) old_shares[row] = new_shares[row] = 0.0f;
+    for (int row = 0; row < rows; row += LANES) {
+        store(old_shares + row, power_of_two(load(old_shares + row)));
+        store(new_shares + row, power_of_two(load(new_shares + row)));
+    }
+    for (int row = 0; row < rows; row++, values += stride) {
+        if (largest[row] == NOTHING) continue;
+        Partial into = into_of(row);
+        if (*into.largest == NOTHING) {
+            *into.largest = largest[row];
+            *into.sum = sums[row];
+            std::memcpy(into.values, values, sizeof(float) * wide);
+            continue;
+        }
+        *into.largest = std::max(*into.largest, largest[row]);
+        join_shares(into, old_shares[row], sums[row], values, new_shares[row], wide);
+    }
+}
+
+// Scores of one query over a block become weights; returns the largest score, as a power of two,
+// and the weights' sum.
 template <class T>
 std::pair<float, float> weigh(float* scores, int low, int high, int depth, const Rule& rule, T* to) {
-    Floats most = all(NOTHING);
+    float factor = rule.scale * LOG2_E;
     bool is_whole = low <= 0 && high >= depth;
-    for (int i = 0; i < depth; i += LANES) {
-        Floats score = load(scores + i) * all(rule.scale);
-        if (rule.softcap > 0)
-            score = hyperbolic_tangent(score / all(rule.softcap)) * all(rule.softcap);
-        if (!is_whole) {
+    if (!is_whole || rule.softcap > 0 || !(factor > 0)) {
+        for (int i = 0; i < depth; i += LANES) {
+            Floats score = load(scores + i) * all(rule.scale);
+            if (rule.softcap > 0)
+                score = hyperbolic_tangent(score / all(rule.softcap)) * all(rule.softcap);
             Ints at = counted() + i;
-            score = (at >= low) & (at < high) ? score : all(NOTHING);
+            store(scores + i, (at >= low) & (at < high) ? score : all(NOTHING));
         }
-        store(scores + i, score);
-        most = larger(score, most);
+        factor = LOG2_E;
     }
-    float peak = largest(most);
+    Floats most = load(scores);
+    for (int i = LANES; i < depth; i += LANES) most = larger(load(scores + i), most);
+    float peak = largest(most) * factor;
     if (peak == NOTHING) return {NOTHING, 0.0f};
     Floats total = Floats{};
     for (int i = 0; i < depth; i += LANES) {
-        Floats weight = exponential(load(scores + i) - all(peak));
+        Floats weight = power_of_two(load(scores + i) * all(factor) - all(peak));
         total = total + weight;
         narrowed(to + i, weight);
     }
@@ -241,8 +278,8 @@ struct Unit {
                 values[i] = cache.template page<T>(1, head, page) + offset;
             }
             int whole = rounded_up(count, PANEL);
-            pack_keys<T>(keys, count, dim, desk.keys.as<T>());
-            pack_values<T>(values, count, whole, dim, desk.values.as<T>());
+            pack_keys<T>(keys, count, dim, packed_keys(desk));
+            pack_values<T>(values, count, whole, dim, packed_values(desk));
             run_block(desk, multiplier, begin, whole, depth, wide, state_of);
         }
     }
@@ -250,9 +287,8 @@ struct Unit {
     template <class State>
     void run_block(Desk& desk, Multiplier<T>& multiplier, int begin, int whole, int depth, int wide,
                    State&& state_of) const {
-        float* scores = desk.scores.as<float>();
-        float* outs = desk.tile.as<float>();
-        T* weights = desk.weights.as<T>();
+        T* weights = reinterpret_cast<T*>(desk.weights);
+        int out_stride = wide + LANES;
         for (int first = 0, next; first < rows; first = next) {
             int height = multiplier.height(rows - first, depth);
             next = first + height;
@@ -262,28 +298,37 @@ struct Unit {
             float peaks[MOST_ROWS], sums[MOST_ROWS];
             const T* x = query + size_t(first) * cache.head_dim;
             for (int at = 0; at < seen; at += PANEL)
-                multiplier.multiply(x, cache.head_dim, desk.keys.as<T>() + size_t(at) * depth, depth,
-                                    height, scores + at, BLOCK);
+                multiplier.template multiply<LATELY>(x, cache.head_dim,
+                                                     packed_keys(desk) + size_t(at) * depth, depth,
+                                                     height, desk.scores + at, SCORE_STRIDE);
             for (int row = 0; row < height; row++) {
                 int low = low_of(first + row) - begin, high = high_of(first + row) - begin;
                 std::tie(peaks[row], sums[row]) =
-                    weigh<T>(scores + row * BLOCK, low, high, seen, rule, weights + row * BLOCK);
-                if (peaks[row] == NOTHING) std::memset(weights + row * BLOCK, 0, sizeof(T) * seen);
+                    weigh<T>(desk.scores + row * SCORE_STRIDE, low, high, seen, rule,
+                             weights + row * WEIGHT_STRIDE);
+                if (peaks[row] == NOTHING)
+                    std::memset(weights + row * WEIGHT_STRIDE, 0, sizeof(T) * seen);
             }
             for (int at = 0; at < wide; at += PANEL)
-                multiplier.multiply(weights, BLOCK, desk.values.as<T>() + size_t(at) * whole, seen,
-                                    height, outs + at, wide);
-            for (int row = 0; row < height; row++)
-                merge(state_of(first + row, block_of(begin)), peaks[row], sums[row],
-                      outs + row * wide, wide);
+                multiplier.template multiply<LATELY>(weights, WEIGHT_STRIDE,
+                                                     packed_values(desk) + size_t(at) * whole, seen,
+                                                     height, desk.tile + at, out_stride);
+            int block = block_of(begin);
+            merge(height, [&](int row) { return state_of(first + row, block); }, peaks, sums,
+                  desk.tile, out_stride, wide);
         }
     }
+    static T* packed_keys(const Desk& desk) { return reinterpret_cast<T*>(desk.keys); }
+    static T* packed_values(const Desk& desk) { return reinterpret_cast<T*>(desk.values); }
     static int block_of(int begin) { return begin / BLOCK; }
 };
 
 template <class T>
 void put_out(Partial state, T* to, int head_dim) {
-    for (int i = 0; i < head_dim; i++) narrow(state.values[i] / *state.sum, to[i]);
+    float factor = 1.0f / *state.sum;
+    int whole = head_dim / LANES * LANES;
+    for (int i = 0; i < whole; i += LANES) narrowed(to + i, load(state.values + i) * all(factor));
+    for (int i = whole; i < head_dim; i++) narrow(state.values[i] * factor, to[i]);
 }
 
 }  // namespace pd

@@ -41,6 +41,14 @@ struct Batch {
     int64_t* layers_done;            // raised as layers are in the cache; null: nobody looks
 };
 
+// Between rows that are multiplied: an odd number of cache lines, so that rows do not lie in the same
+// few places of the first cache.
+template <class T>
+int stride_of(int width) {
+    constexpr int LINE = 64 / sizeof(T);
+    return (rounded_up(width, LINE) / LINE | 1) * LINE;
+}
+
 struct Share {  // of attention: queries of one kv head, and some blocks of what they see
     int span, head, token, tokens, first_block, last_block;
     int64_t partials;  // where the parts of a split go; -1: it is whole
@@ -154,7 +162,7 @@ struct Attention {
             });
             return;
         }
-        float* base = desk.state.as<float>();
+        float* base = desk.state;
         for (int i = 0; i < rows; i++) *partial_at(base, i, width).largest = NOTHING;
         unit.run(desk, multiplier, [&](int of, int) { return partial_at(base, of, width); });
         for (int i = 0; i < rows; i++)
@@ -163,13 +171,13 @@ struct Attention {
     }
     void join(const Split& split, Desk& desk) const {
         int width = wide();
-        Partial whole = partial_at(desk.state.as<float>(), 0, width);
+        Partial whole = partial_at(desk.state, 0, width);
         for (int of = 0; of < group; of++) {
             *whole.largest = NOTHING;
             for (int block = 0; block < split.blocks; block++) {
                 int64_t index = split.partials + int64_t(block) * group + of;
                 Partial part = partial_at(space.partials.as<float>(), index, width);
-                merge(whole, *part.largest, *part.sum, part.values, width);
+                merge(1, [&](int) { return whole; }, part.largest, part.sum, part.values, width, width);
             }
             put_out(whole, out_of(split.row, split.head, of), cache.head_dim);
         }
@@ -189,7 +197,7 @@ struct Forward {
     int group() const { return model.heads / model.kv_heads; }
     int across() const { return model.heads * model.head_dim; }
     int projected() const { return across() + 2 * model.kv_heads * model.head_dim; }
-    static int strided(int width) { return rounded_up(width, 32); }
+    static int strided(int width) { return stride_of<T>(width); }
 
     const char* prepare(int members) {
         size_t rows = batch.tokens, dim = model.head_dim;
@@ -434,11 +442,11 @@ struct Head {
     int count;
 
     bool prepare() {
-        return grow(space.normed, sizeof(T) * size_t(count) * rounded_up(model.hidden, 32));
+        return grow(space.normed, sizeof(T) * size_t(count) * stride_of<T>(model.hidden));
     }
     template <class Done>
     void run(Team& team, int member, Done&& done) const {
-        int stride = rounded_up(model.hidden, 32);
+        int stride = stride_of<T>(model.hidden);
         T* x = space.normed.as<T>();
         for (int row = team.take(); row < count; row = team.take())
             norm_row(stream + size_t(rows ? rows[row] : row) * model.hidden, model.norm,

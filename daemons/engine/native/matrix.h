@@ -295,10 +295,11 @@ struct Multiplier {
         return (left + tiles - 1) / tiles;
     }
     // out[height][32] = x[height][depth] * panel
+    template <Read PANEL_READ>
     void multiply(const T* x, size_t stride, const T* panel, int depth, int height, float* out,
                   size_t out_stride) {
         if constexpr (std::is_same_v<T, Bf16>)
-            if (takes(depth)) return grip.multiply(x, stride, panel, depth, height, out, out_stride);
+            if (takes(depth)) return grip.template multiply<PANEL_READ>(x, stride, panel, depth, height, out, out_stride);
         TILES<T>[height - 1](x, stride, panel, depth, out, out_stride);
     }
 };
@@ -323,8 +324,13 @@ void multiply(Team& team, int member, const T* x, size_t stride, int rows, const
             const T* weights = matrix.ready_panel<T>(panel);
             for (int row = first, height; row < last; row += height) {
                 height = multiplier.height(last - row, matrix.depth);
-                multiplier.multiply(x + row * stride, stride, weights, matrix.depth, height, out,
-                                    PANEL);
+                const T* from = x + row * stride;
+                if (row == first)
+                    multiplier.template multiply<NEVER>(from, stride, weights, matrix.depth, height,
+                                                        out, PANEL);
+                else
+                    multiplier.template multiply<BEFORE>(from, stride, weights, matrix.depth, height,
+                                                         out, PANEL);
                 done(row, height, panel, out);
             }
         }

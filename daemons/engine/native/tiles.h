@@ -36,6 +36,10 @@ inline bool are_tiles_allowed() {
 #endif
 }
 
+// When a panel was read last, which tells what is worth fetching ahead: the panel itself, the inputs
+// that meet it, or nothing, since all was just written.
+enum Read { NEVER, BEFORE, LATELY };
+
 #if PD_HAS_TILES
 
 // One thread's hold on its tile registers during a phase: tiles 0 to 3 are sums, 4 and 5 inputs,
@@ -50,6 +54,7 @@ class Grip {
     }
 
     // out[height][32] = x[height][depth] * panel; all strides in elements.
+    template <Read PANEL_READ>
     void multiply(const Bf16* x, size_t stride, const Bf16* panel, int depth, int height, float* out,
                   size_t out_stride) {
         shape(height);
@@ -60,7 +65,7 @@ class Grip {
         _tile_zero(1);
         if (height <= TILE_ROWS) {
             for (int i = 0; i < depth; i += TILE_DEPTH, panel += TILE_DEPTH * PANEL) {
-                fetch_ahead(panel);
+                fetch_ahead<PANEL_READ>(panel, x + i, stride, height);
                 _tile_loadd(4, x + i, x_bytes);
                 _tile_loadd(6, panel, LINE);
                 _tile_loadd(7, panel + PANEL, LINE);
@@ -72,7 +77,7 @@ class Grip {
             _tile_zero(2);
             _tile_zero(3);
             for (int i = 0; i < depth; i += TILE_DEPTH, panel += TILE_DEPTH * PANEL) {
-                fetch_ahead(panel);
+                fetch_ahead<PANEL_READ>(panel, x + i, stride, height);
                 _tile_loadd(6, panel, LINE);
                 _tile_loadd(4, x + i, x_bytes);
                 _tile_dpbf16ps(0, 4, 6);
@@ -93,10 +98,16 @@ class Grip {
   private:
     static constexpr int AHEAD = 2;  // steps of 2 KiB each, about what memory's latency is worth
 
-    static void fetch_ahead(const Bf16* panel) {
-        auto* at = reinterpret_cast<const char*>(panel + AHEAD * TILE_DEPTH * PANEL);
+    template <Read PANEL_READ>
+    static void fetch_ahead(const Bf16* panel, const Bf16* x, size_t stride, int height) {
+        if constexpr (PANEL_READ == NEVER) {
+            const Bf16* at = panel + AHEAD * TILE_DEPTH * PANEL;
 #pragma GCC unroll 32
-        for (int line = 0; line < 32; line++) __builtin_prefetch(at + line * 64);
+            for (int line = 0; line < 32; line++) __builtin_prefetch(at + line * 32);
+        } else if constexpr (PANEL_READ == BEFORE) {
+            for (int row = 0; row < height; row++)
+                __builtin_prefetch(x + TILE_DEPTH + row * stride);
+        }
     }
     void shape(int height) {
         if (height == height_) return;
@@ -122,6 +133,7 @@ class Grip {
 
 class Grip {
   public:
+    template <Read>
     void multiply(const Bf16*, size_t, const Bf16*, int, int, float*, size_t) {}
 };
 

@@ -80,7 +80,13 @@ inline Floats widened(const Bf16* from) {
 }
 inline void narrowed(float* to, Floats x) { store(to, x); }
 inline void narrowed(Bf16* to, Floats x) {
-#if defined(__AVX512F__)
+#if defined(__AVX512BF16__)
+    if constexpr (LANES == 16) {  // what is smaller than the smallest normal becomes 0
+        __m256i half = (__m256i)_mm512_cvtneps_pbh(__m512(x));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), half);
+        return;
+    }
+#elif defined(__AVX512F__)
     if constexpr (LANES == 16) {
         __m512i bits = _mm512_castps_si512(__m512(x));
         __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -96,6 +102,9 @@ inline void narrowed(Bf16* to, Floats x) {
 }
 
 inline float sum(Floats x) {
+#if defined(__AVX512F__)
+    if constexpr (LANES == 16) return _mm512_reduce_add_ps(__m512(x));
+#endif
     for (int step = LANES / 2; step > 0; step /= 2)
         for (int i = 0; i < step; i++) x[i] += x[i + step];
     return x[0];
@@ -128,6 +137,39 @@ inline Floats exponential(Floats x) {
     return x < -87.0f ? Floats{} : curve * Floats(scale);
 }
 
+// 2 to the power of x for x <= 127, within 2 units of the last place; 0 below -125.
+inline Floats power_of_two(Floats x) {
+    constexpr float ROUND = 12582912.0f;  // as above
+    Floats shifted = x + ROUND;
+    Floats whole = shifted - ROUND;
+    Floats rest = x - whole;
+    // The least relative error of the fifth degree on [-1/2, 1/2]: 9.2e-8.
+    Floats curve = rest * 1.326472731307149e-3f + 9.671512991189957e-3f;
+    curve = curve * rest + 5.550733581185341e-2f;
+    curve = curve * rest + 2.4022242426872253e-1f;
+    curve = curve * rest + 6.931470036506653e-1f;
+    curve = curve * rest + 1.0f;
+#if defined(__AVX512F__)
+    if constexpr (LANES == 16) {
+        __mmask16 counts = _mm512_cmp_ps_mask(__m512(x), _mm512_set1_ps(-125.0f), _CMP_NLT_UQ);
+        return Floats(_mm512_maskz_scalef_ps(counts, __m512(curve), __m512(whole)));
+    }
+#endif
+    Words scale = (Words(shifted) << 23) + Words(all(1.0f));
+    return x < -125.0f ? Floats{} : curve * Floats(scale);
+}
+
+// 1 / x within 2 units of the last place, for x from 1 to 2^126.
+inline Floats reciprocal(Floats x) {
+#if defined(__AVX512F__)
+    if constexpr (LANES == 16) {
+        Floats guess = Floats(_mm512_rcp14_ps(__m512(x)));
+        return guess + guess * (1.0f - x * guess);
+    }
+#endif
+    return 1.0f / x;
+}
+
 // Both saturate: beyond +-30 the result is exact in single precision.
 inline Floats clipped(Floats x, float most) {
     x = x > most ? all(most) : x;
@@ -137,7 +179,10 @@ inline Floats hyperbolic_tangent(Floats x) {
     Floats squared = exponential(clipped(x, 15.0f) * 2.0f);
     return (squared - 1.0f) / (squared + 1.0f);
 }
-inline Floats silu(Floats x) { return x / (1.0f + exponential(clipped(-x, 80.0f))); }
+inline Floats silu(Floats x) {
+    Floats inverse = x < -80.0f ? all(80.0f) : -x;
+    return x * reciprocal(1.0f + exponential(inverse));
+}
 inline Floats gelu_tanh(Floats x) {
     Floats inner = 0.7978845608028654f * (x + 0.044715f * x * x * x);
     return 0.5f * x * (1.0f + hyperbolic_tangent(inner));
