@@ -6,6 +6,7 @@ neighbours the pool is read through a view; otherwise they are gathered, at the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,6 +49,9 @@ class Attend(Protocol):
             kv: ``[tokens, 2 * kv_heads, head_dim]``, keys before values.
             rule: the same for this layer in every forward.
         """
+
+
+PoolAttention = Callable[[KvPool, Batch], Attend]  # for one forward
 
 
 @dataclass(frozen=True, slots=True)

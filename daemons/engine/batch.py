@@ -12,6 +12,7 @@ import torch
 
 from daemons.engine.progress import Progress
 from daemons.engine.step import Item
+from daemons.kv.window import first_needed_page
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class Batch:
     page_size: int
     device: torch.device
     progress: Progress | None = None  # told of each layer whose keys and values are written
+    window_tables: Sequence[Table] = ()  # of the items, where layers have window pages
 
     @cached_property
     def ids(self) -> torch.Tensor:
@@ -100,6 +102,24 @@ class Batch:
         return tuple(spans)
 
     @cached_property
+    def windowed(self) -> Batch:
+        """The same tokens over their window pages.
+
+        Texts begin with the first page that an item names there: positions are counted from it.
+        """
+        items = [
+            Item(
+                item.key,
+                item.tokens,
+                item.start - item.window_first * self.page_size,
+                item.window,
+                item.samples,
+            )
+            for item in self.items
+        ]
+        return Batch(items, self.window_tables, self.page_size, self.device)
+
+    @cached_property
     def lasts(self) -> array[int]:
         """The row of each item's last token."""
         return array("i", accumulate((len(item.tokens) for item in self.items), initial=-1))[1:]
@@ -114,11 +134,14 @@ def lay_out(
     device: torch.device,
     progress: Progress | None = None,
     tables: Sequence[Table] | None = None,
+    window_tables: Sequence[Table] | None = None,
 ) -> Batch:
-    """Return the batch of items that were checked; ``tables`` are theirs, where they are known."""
+    """Return the batch of items that were checked; the tables are theirs, where they are known."""
     if tables is None:
         tables = [Table(item.pages, array("i", item.pages)) for item in items]
-    return Batch(items, tables, page_size, device, progress)
+    if window_tables is None:
+        window_tables = [Table(item.window, array("i", item.window)) for item in items]
+    return Batch(items, tables, page_size, device, progress, window_tables)
 
 
 def _is_run(pages: tuple[int, ...]) -> bool:
@@ -154,4 +177,29 @@ def fault(
         return f"{len(item.pages)} pages for {end} tokens, {needed} are needed"
     if item.pages is not known and not 0 <= min(item.pages) <= max(item.pages) < pages:
         return f"a page outside 0..{pages - 1}"
+    return ""
+
+
+def window_fault(
+    item: Item, *, window: int, pages: int, page_size: int, known: tuple[int, ...] = ()
+) -> str:
+    """Return what is wrong with the window pages of an item that is right else, "" for nothing.
+
+    Args:
+        item: which.
+        window: the most tokens that a layer with a window sees.
+        pages: of the window pool.
+        page_size: tokens per page.
+        known: a table that was found right before; its numbers are not read again.
+    """
+    first = first_needed_page(item.start, window, page_size)
+    needed = -(-(item.start + len(item.tokens)) // page_size)
+    end = item.window_first + len(item.window)
+    if not 0 <= item.window_first <= first or end < needed:
+        return (
+            f"window pages {item.window_first} to {end - 1} of the text,"
+            f" {first} to {needed - 1} are needed"
+        )
+    if item.window is not known and not 0 <= min(item.window) <= max(item.window) < pages:
+        return f"a window page outside 0..{pages - 1}"
     return ""

@@ -1,4 +1,4 @@
-"""One rank's model, KV pool and sampler, behind a few blocking verbs.
+"""One rank's model, KV pools and sampler, behind a few blocking verbs.
 
 One thread calls ``begin``, ``forward``, ``keep``, ``restore`` and ``end``, in order; nothing here
 is locked. A page is a number here: who owns it, and whether it may be written, is the caller's
@@ -7,7 +7,6 @@ business.
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Several
@@ -17,20 +16,20 @@ from pathlib import Path
 import torch
 
 from daemons.engine.attention import Attend
-from daemons.engine.batch import Batch, Span, fault, lay_out
+from daemons.engine.batch import Batch, Span, fault, window_fault
 from daemons.engine.config import EngineConfig
 from daemons.engine.cores import listed
 from daemons.engine.device import Place, bind, choose_place, kv_place, set_threads
 from daemons.engine.grammar import Compiler, Grammars
 from daemons.engine.graphs import DecodeGraphs, recorded
 from daemons.engine.kernels import Attention, choose_attention, native_team
-from daemons.engine.kv_cache import KINDS, KvPool, make_pool
+from daemons.engine.kv_cache import KvMemory
 from daemons.engine.logprobs import token_logprobs, told
-from daemons.engine.memory import free_bytes, no_memory, pool_pages
 from daemons.engine.models import Model, load_model
-from daemons.engine.models.spec import Spec, max_model_len
+from daemons.engine.models.spec import max_model_len
 from daemons.engine.native.decoder import NativeDecoder
 from daemons.engine.progress import Progress
+from daemons.engine.reservation import reserved
 from daemons.engine.room import RoomState, begin_room, judged_positions, resolved, takes_largest
 from daemons.engine.sampler import NOT_FINITE, choose
 from daemons.engine.step import Item, Result, Sequence
@@ -48,13 +47,14 @@ _WARM_ROOM = RoomKey(0, 0)  # a room is never 0, so it meets no other
 
 @dataclass(slots=True)
 class Engine:
-    """A model that is loaded, with its KV pool.
+    """A model that is loaded, with its KV pools.
 
     Attributes:
         fingerprint: what a peer must have too before pages may be exchanged.
         vocab_size: token ids are below it.
         max_model_len: the longest prompt + output, in tokens.
         eos_token_ids: tokens with which this model ends a text.
+        windows: what the layers see.
         progress: how far the forward under way is.
     """
 
@@ -62,10 +62,11 @@ class Engine:
     vocab_size: int
     max_model_len: int
     eos_token_ids: tuple[int, ...]
+    windows: Windows
     progress: Progress
     _place: Place
     _model: Model
-    _pool: KvPool
+    _memory: KvMemory
     _attention: Attention
     _likeliest: Likeliest | None  # a forward and its best tokens at once, where the model can
     _warm_tokens: int
@@ -76,8 +77,21 @@ class Engine:
     _kept: dict[RoomKey, torch.Tensor] = field(default_factory=dict)  # in host memory
 
     @staticmethod
-    def load(config: EngineConfig, model_dir: Path, *, kv_tokens: int | None = None) -> Engine:
-        """Read a model and reserve its KV pool; ``kv_tokens`` goes before the configuration's.
+    def load(
+        config: EngineConfig,
+        model_dir: Path,
+        *,
+        kv_tokens: int | None = None,
+        window_rooms: int = 0,
+    ) -> Engine:
+        """Read a model and reserve its KV pools.
+
+        Args:
+            config: how to run it.
+            model_dir: where it is.
+            kv_tokens: goes before the configuration's.
+            window_rooms: how many rooms hold window pages at once; 0: layers with a window have the
+                pages of all layers.
 
         Raises:
             OperatorError: no such device, an architecture that is not served, broken weights, a
@@ -93,7 +107,8 @@ class Engine:
             set_threads(1)  # what is left to torch is small, and its threads spin beside the team's
         spec = model.spec
         kv = kv_place(config, place)
-        pool = _reserved(config, spec, kv, kv_tokens)
+        tokens = config.kv_tokens if kv_tokens is None else kv_tokens
+        memory = reserved(config, spec, kv, tokens, window_rooms)
         return Engine(
             fingerprint=Fingerprint(
                 model=name,
@@ -106,11 +121,12 @@ class Engine:
             vocab_size=spec.vocab_size,
             max_model_len=max_model_len(config, spec.positions),
             eos_token_ids=eos_token_ids(model_dir),
+            windows=Windows(config.page_size, spec.windows),
             progress=Progress(spec.layers),
             _place=place,
             _model=model,
-            _pool=pool,
-            _attention=choose_attention(pool, spec.heads, team, place.dtype),
+            _memory=memory,
+            _attention=choose_attention(memory, spec.heads, team, place.dtype),
             _likeliest=model.likeliest if isinstance(model, NativeDecoder) else None,
             _warm_tokens=min(config.chunk_tokens, config.batch_tokens),
             _grammars=Grammars(Compiler(model_dir, spec.vocab_size)),
@@ -119,31 +135,30 @@ class Engine:
 
     @property
     def pages(self) -> int:
-        """Pages of the pool, numbered from 0; all of them are the caller's."""
-        return self._pool.pages
+        """Pages of the full pool, numbered from 0; all of them are the caller's."""
+        return self._memory.full.pages
 
     @property
     def window_pages(self) -> int:
-        """Pages of the pool that layers with a window have for themselves; 0: there is none."""
-        return 0
+        """Pages of the window pool, numbered from 0; 0: there is none, and items name none."""
+        return self._memory.window.pages
 
     @property
     def page_size(self) -> int:
         """Tokens per page."""
-        return self._pool.page_size
-
-    @property
-    def windows(self) -> Windows:
-        """What the layers see."""
-        return Windows(self.page_size, self._model.spec.windows)
+        return self.windows.page_size
 
     def kv_regions(self) -> tuple[KvRegion, ...]:
-        """Return where the pages lie, by (layer, kind, head) in memory order."""
-        return self._pool.regions()
+        """Return where the pages lie, by (layer, kind, head).
+
+        Layers with a window have ``window_pages`` each where there are any, the others ``pages``.
+        """
+        return self._memory.regions()
 
     def kv_memory(self) -> tuple[int, int]:
-        """Return the address and the bytes of the whole pool, one piece of memory."""
-        return self._pool.memory.data_ptr(), self._pool.memory.nbytes
+        """Return the address and the bytes of both pools, one piece of memory."""
+        memory = self._memory.memory
+        return memory.data_ptr(), memory.nbytes
 
     def prepare(self, grammar: Grammar, told: Callable[[], None]) -> None:
         """Have a grammar compiled in a thread; ``told`` is called when it is there or cannot be.
@@ -168,8 +183,8 @@ class Engine:
 
     @torch.inference_mode()
     def keep(self, key: RoomKey, pages: Several[int]) -> None:
-        """Copy a room's pages, in token order, into host memory, all layers and heads."""
-        self._kept[key] = self._pool.copy_out(pages)
+        """Copy a room's pages of the full pool, in token order, into host memory."""
+        self._kept[key] = self._memory.full.copy_out(pages)
 
     @torch.inference_mode()
     def restore(self, key: RoomKey, pages: Several[int]) -> None:
@@ -179,7 +194,7 @@ class Engine:
             KeyError: nothing is kept of it.
             ValueError: another number of pages; what is kept stays.
         """
-        self._pool.copy_in(pages, self._kept[key])
+        self._memory.full.copy_in(pages, self._kept[key])
         del self._kept[key]
 
     def forward(self, items: Several[Item]) -> list[Result]:
@@ -207,17 +222,19 @@ class Engine:
         """Run a chunk and a few decode steps once; call it before any page is in use."""
         tokens = min(self._warm_tokens, self.pages * self.page_size, self.max_model_len) - 1
         pages = tuple(range(-(-(tokens + 1) // self.page_size)))
+        window = pages if self.window_pages else ()
         greedy, drawn = Sampling(temperature=0.0), Sampling(temperature=1.0)  # two ways to run
         steps = [(greedy, (0,) * max(1, tokens), 0), (drawn, (0,), tokens), (greedy, (0,), tokens)]
         for sampling, part, start in steps if tokens > 0 else steps[:1]:
             self.begin(Sequence(_WARM_ROOM, sampling, (0,)))
-            self.forward([Item(_WARM_ROOM, part, start, pages, samples=True)])
+            self.forward([Item(_WARM_ROOM, part, start, pages, samples=True, window=window)])
         self.end(_WARM_ROOM)
         if self._graph_rooms:
             longest = min(self.max_model_len, self.pages * self.page_size)
-            parts = self._model, self._pool, self._attention
+            parts = self._model, self._memory, self._attention
             self._graphs = recorded(*parts, self._graph_rooms, longest)
-        self._pool.clear(range(len(pages)))
+        self._memory.full.clear(range(len(pages)))
+        self._memory.window.clear(range(len(window)))
 
     def _checked(
         self, items: Several[Item], good: list[Item], states: list[RoomState]
@@ -246,7 +263,7 @@ class Engine:
         return errors
 
     def _fault(self, item: Item, state: RoomState) -> str:
-        table = state.table
+        table, window_table = state.table, state.window_table
         error = fault(
             item,
             vocab_size=self.vocab_size,
@@ -255,9 +272,20 @@ class Engine:
             page_size=self.page_size,
             known=table.pages,
         )
-        if not error and item.pages is not table.pages:
-            table.follow(item.pages)
-        return error or state.fault or self._gap(item, state)
+        if not error and self.window_pages:
+            error = window_fault(
+                item,
+                window=self.windows.largest,
+                pages=self.window_pages,
+                page_size=self.page_size,
+                known=window_table.pages,
+            )
+        if error:
+            return error
+        for own, pages in ((table, item.pages), (window_table, item.window)):
+            if pages is not own.pages:
+                own.follow(pages)
+        return state.fault or self._gap(item, state)
 
     def _gap(self, item: Item, state: RoomState) -> str:
         """Say so when a wanted log-probability has no token before it that was run here."""
@@ -270,7 +298,8 @@ class Engine:
 
     def _run(self, items: list[Item], states: list[RoomState]) -> list[Result]:
         tables = [state.table for state in states]
-        batch = lay_out(items, self.page_size, self._place.device, self.progress, tables)
+        windows = [state.window_table for state in states] if self.window_pages else ()
+        batch = Batch(items, tables, self.page_size, self._place.device, self.progress, windows)
         if self._likeliest is not None and all(map(takes_largest, items, states)):
             return self._run_greedily(self._likeliest, batch, states)
         return self._run_any(batch, states)
@@ -311,7 +340,7 @@ class Engine:
         return results
 
     def _attend(self, batch: Batch) -> Attend:
-        return self._attention(self._pool, batch)
+        return self._attention(self._memory, batch)
 
     def _sample(
         self, hidden: torch.Tensor, batch: Batch, items: Several[Item], states: list[RoomState]
@@ -366,18 +395,3 @@ def eos_token_ids(model_dir: Path) -> tuple[int, ...]:
         if found is not None:
             return tuple(found) if isinstance(found, list) else (int(found),)
     return ()
-
-
-def _reserved(config: EngineConfig, spec: Spec, place: Place, kv_tokens: int | None) -> KvPool:
-    """Return the KV pool; one that is sized by what is free is touched, so that it stays ours."""
-    tokens = config.kv_tokens if kv_tokens is None else kv_tokens
-    shape = (spec.layers, KINDS, spec.kv_heads, config.page_size, spec.head_dim)
-    page_bytes = math.prod(shape) * place.dtype.itemsize
-    pages = pool_pages(config, page_bytes=page_bytes, free=free_bytes(place), kv_tokens=tokens)
-    try:
-        pool = make_pool(spec.layers, spec.kv_heads, pages, config.page_size, spec.head_dim, place)
-    except (OSError, torch.OutOfMemoryError) as error:  # more was promised than is given
-        raise no_memory(f"a KV pool of {pages} pages", pages * page_bytes, place) from error
-    if tokens == 0:
-        pool.clear(range(pages))
-    return pool

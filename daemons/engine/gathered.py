@@ -8,20 +8,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
-from daemons.engine.attention import PLAIN, Attend, Rule
+from daemons.engine.attention import PLAIN, Attend, PoolAttention, Rule
 from daemons.engine.batch import Batch, lay_out
 from daemons.engine.device import Place
 from daemons.engine.kv_cache import FP8, KvPool, make_pool, rounded
 from daemons.engine.step import Item
 
 
-def gathered_attention(
-    inner: Callable[[KvPool, Batch], Attend], dtype: torch.dtype, page_size: int
-) -> Callable[[KvPool, Batch], Attend]:
+def gathered_attention(inner: PoolAttention, dtype: torch.dtype, page_size: int) -> PoolAttention:
     """Return attention over any pool by one over pools of ``dtype`` and ``page_size``.
 
     ``page_size`` is a multiple of the pool's.

@@ -19,11 +19,14 @@ import torch
 
 from daemons.engine.attention import Attend
 from daemons.engine.attention_cuda import Layout, attend_over, varlen_attention
-from daemons.engine.batch import Batch
+from daemons.engine.batch import Batch, Table
 from daemons.engine.kernels import Attention
-from daemons.engine.kv_cache import KvPool
+from daemons.engine.kv_cache import KvMemory, KvPool
 from daemons.engine.models import Model
 from daemons.engine.models.decoder import Decoder
+from daemons.engine.models.spec import Spec
+from daemons.engine.parts import ByParts, by_layer
+from daemons.kv.window import first_needed_page, window_pages_needed
 
 Run = Callable[[], torch.Tensor]
 _WARM_RUNS = 2  # before a recording: libraries choose and reserve on their first runs
@@ -33,7 +36,34 @@ _STEP = 8  # sizes beyond this are its multiples
 class Stepping(Protocol):
     """What a graph needs of a model."""
 
+    @property
+    def spec(self) -> Spec: ...
     def hidden(self, batch: Batch, attend: Attend) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """The page tables of one pool for a size.
+
+    Attributes:
+        table: int32 ``[rooms, pages]``.
+        rows: what it is filled from, in host memory.
+    """
+
+    table: torch.Tensor
+    rows: np.ndarray
+
+    def put(
+        self, row: int, table: Table, skipped: int, start: int, page_size: int
+    ) -> tuple[int, int]:
+        """Give a row the table behind the pages that are skipped; return its slot and context.
+
+        ``start`` is counted from there.
+        """
+        pages = start // page_size + 1
+        known = np.frombuffer(table.numbers, dtype=np.int32, count=pages, offset=4 * skipped)
+        self.rows[row, :pages] = known
+        return int(known[-1]) * page_size + start % page_size, start + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,41 +71,44 @@ class _Graph:
     """One size.
 
     Attributes:
-        numbers: int64 ``[4, rooms]``: token, position, slot, tokens of the context.
-        table: int32 ``[rooms, pages]``.
-        rows: what ``table`` is filled from, in host memory.
+        numbers: int64 ``[4 or 6, rooms]``: token, position, then slot and tokens of the context in
+            the full pool, and the same in the window pool where there is one.
+        full: page tables of the full pool.
+        window: of the window pool; None where there is none.
         replay: runs the step, returns ``[rooms, hidden]``.
     """
 
     numbers: torch.Tensor
-    table: torch.Tensor
-    rows: np.ndarray
+    full: _Pages
+    window: _Pages | None
     replay: Run
 
 
 class DecodeGraphs:
-    """The graphs of a model over a pool."""
+    """The graphs of a model over its memory."""
 
     def __init__(
         self,
         model: Stepping,
-        pool: KvPool,
+        memory: KvMemory,
         sizes: Sequence[int],
         longest: int,
         record: Callable[[Run], Run],
         attend: Callable[[KvPool, Layout], Attend] = attend_over,
     ) -> None:
-        """Record all sizes, the largest first; page 0 is written.
+        """Record all sizes, the largest first; page 0 of each pool is written.
 
         Args:
             model: whose steps.
-            pool: which stays where it is.
+            memory: which stays where it is.
             sizes: rooms of a batch, ascending.
             longest: tokens of the longest context.
             record: makes a run that can be replayed.
             attend: attention over what is in a layout when it is called.
         """
-        self._pool = pool
+        self._memory = memory
+        self._page_size = memory.some_pool.page_size
+        self._window = max((rule.window or 0 for rule in model.spec.rules), default=0)
         self._longest = longest
         self._graphs: dict[int, _Graph] = {}
         for size in reversed(sizes):
@@ -92,18 +125,23 @@ class DecodeGraphs:
         if size is None or any(len(item.tokens) != 1 for item in batch.items):
             return None
         graph = self._graphs[size]
-        page_size = self._pool.page_size
+        page_size = self._page_size
         columns = []
         for row in range(size):
-            item = batch.items[min(row, rooms - 1)]
-            pages, start = item.pages, item.start
-            slot = pages[start // page_size] * page_size + start % page_size
-            columns.append((item.tokens[0], start, slot, start + 1))
-            needed = start // page_size + 1
-            known = batch.tables[min(row, rooms - 1)].numbers
-            graph.rows[row, :needed] = np.frombuffer(known, dtype=np.int32, count=needed)
+            place = min(row, rooms - 1)
+            item = batch.items[place]
+            start = item.start
+            column = [item.tokens[0], start]
+            column += graph.full.put(row, batch.tables[place], 0, start, page_size)
+            if graph.window is not None:
+                first = first_needed_page(start, self._window, page_size)
+                table, skipped = batch.window_tables[place], first - item.window_first
+                inside = start - first * page_size
+                column += graph.window.put(row, table, skipped, inside, page_size)
+            columns.append(column)
         graph.numbers.copy_(torch.tensor(columns, dtype=torch.int64).T)
-        graph.table.copy_(torch.from_numpy(graph.rows))
+        for pages in filter(None, (graph.full, graph.window)):
+            pages.table.copy_(torch.from_numpy(pages.rows))
         return graph.replay()[:rooms]
 
     def _recorded(
@@ -113,48 +151,64 @@ class DecodeGraphs:
         record: Callable[[Run], Run],
         attend: Callable[[KvPool, Layout], Attend],
     ) -> _Graph:
-        device, page_size = self._pool.memory.device, self._pool.page_size
-        numbers = torch.zeros(4, size, dtype=torch.int64, device=device)
-        numbers[3] = 1
-        width = -(-self._longest // page_size)
-        table = torch.zeros(size, width, dtype=torch.int32, device=device)
+        memory, page_size = self._memory, self._page_size
+        device = memory.memory.device
+        numbers = torch.zeros(
+            6 if memory.window.layers else 4, size, dtype=torch.int64, device=device
+        )
+        numbers[3::2] = 1
+        full = _pages(size, -(-self._longest // page_size), device)
+        window = None
+        if memory.window.layers:
+            window = _pages(size, window_pages_needed(self._window, 1, page_size), device)
         firsts = torch.arange(size + 1, dtype=torch.int32, device=device)
+
+        def attend_in(pool: KvPool, at: int, pages: _Pages) -> Attend:
+            longest = pages.table.shape[1] * page_size
+            layout = Layout(numbers[at], firsts, numbers[at + 1].int(), pages.table, 1, longest)
+            return attend(pool, layout)
 
         def run() -> torch.Tensor:
             batch = Batch((), (), page_size, device)
             # Its forms, which are else made of items, are this graph's inputs.
-            vars(batch).update(ids=numbers[0], positions=numbers[1], slots=numbers[2])
-            used = numbers[3].int()
-            layout = Layout(numbers[2], firsts, used, table, 1, self._longest)
-            return model.hidden(batch, attend(self._pool, layout))
+            vars(batch).update(ids=numbers[0], positions=numbers[1])
+            over = attend_in(memory.full, 2, full)
+            if window is not None:
+                over = by_layer(memory, over, attend_in(memory.window, 4, window))
+            return model.hidden(batch, over)
 
-        rows = np.zeros((size, width), dtype=np.int32)
-        return _Graph(numbers, table, rows, record(run))
+        return _Graph(numbers, full, window, record(run))
+
+
+def _pages(rooms: int, pages: int, device: torch.device) -> _Pages:
+    table = torch.zeros(rooms, pages, dtype=torch.int32, device=device)
+    return _Pages(table, np.zeros((rooms, pages), dtype=np.int32))
 
 
 @torch.inference_mode()
 def recorded(
-    model: Model, pool: KvPool, attention: Attention, rooms: int, longest: int
+    model: Model, memory: KvMemory, attention: Attention, rooms: int, longest: int
 ) -> DecodeGraphs | None:
     """Return the graphs for batches up to ``rooms``; None where steps cannot be recorded.
 
     Those of mixtures of experts cannot, whose choice the processor waits for, nor those with capped
-    scores, nor what is not attended to by the one kernel. Page 0 is written.
+    scores, nor what is not attended to by the one kernel. Page 0 of each pool is written.
     """
     if not is_recordable(model, attention):
         return None
-    record = cuda_recorder(pool.memory.device)
+    device = memory.memory.device
+    record = cuda_recorder(device)
     try:
-        return DecodeGraphs(model, pool, sizes_up_to(rooms), longest, record)
+        return DecodeGraphs(model, memory, sizes_up_to(rooms), longest, record)
     except RuntimeError:  # no memory, or an operation that cannot be recorded: steps run as before
-        torch.cuda.synchronize(pool.memory.device)
+        torch.cuda.synchronize(device)
         return None
 
 
 def is_recordable(model: Model, attention: Attention) -> bool:
     """Say whether a model's steps are the same operations whatever their numbers are."""
     return (
-        attention is varlen_attention
+        attention == ByParts(varlen_attention)
         and isinstance(model, Decoder)
         and model.decoder_spec.experts is None
         and all(rule.softcap is None for rule in model.spec.rules)

@@ -7,18 +7,19 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from daemons.engine.attention import Attend, paged_attention
+from daemons.engine.attention import Attend, PoolAttention, paged_attention
 from daemons.engine.attention_cuda import VARLEN_PAGE, varlen_attention, varlen_works
 from daemons.engine.batch import Batch
 from daemons.engine.config import EngineConfig
 from daemons.engine.device import Place
 from daemons.engine.gathered import gathered_attention
-from daemons.engine.kv_cache import FP8, KvPool, make_pool
+from daemons.engine.kv_cache import FP8, KvMemory, KvPool, make_pool
 from daemons.engine.native.abi import Library, Team
 from daemons.engine.native.attention import attention_fits, native_attention
 from daemons.engine.native.build import build, library_path
+from daemons.engine.parts import ByParts
 
-Attention = Callable[[KvPool, Batch], Attend]
+Attention = Callable[[KvMemory, Batch], Attend]
 
 
 def native_team(config: EngineConfig, place: Place, cores: Sequence[int]) -> Team | None:
@@ -41,14 +42,21 @@ def native_team(config: EngineConfig, place: Place, cores: Sequence[int]) -> Tea
 
 
 def choose_attention(
-    pool: KvPool, heads: int, team: Team | None, dtype: torch.dtype | None = None
+    memory: KvMemory, heads: int, team: Team | None, dtype: torch.dtype | None = None
 ) -> Attention:
-    """Return the fastest attention that serves this pool, for queries of ``dtype`` (its own)."""
+    """Return the fastest attention that serves this memory, for queries of ``dtype`` (its own)."""
+    pool = memory.some_pool
+    if team is not None and attention_fits(pool, heads):
+        return native_attention(team)
+    return ByParts(choose_for_pool(pool, heads, dtype))
+
+
+def choose_for_pool(pool: KvPool, heads: int, dtype: torch.dtype | None = None) -> PoolAttention:
+    """Return the fastest attention of torch's that serves a pool, for queries of ``dtype``."""
     memory = pool.memory
-    if memory.device.type == "cpu" and memory.dtype is not FP8:
-        fits = team is not None and attention_fits(pool, heads)
-        return native_attention(team) if team is not None and fits else paged_attention
     dtype = dtype or memory.dtype
+    if memory.device.type == "cpu" and memory.dtype is not FP8:
+        return paged_attention
     if memory.dtype is dtype and varlen_works(pool, heads):
         return varlen_attention
     for page_size in _copied_sizes(pool.page_size):

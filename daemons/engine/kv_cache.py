@@ -1,13 +1,18 @@
-"""The KV pool: one piece of memory, by layer, kind, head, page.
+"""Keys and values: one piece of memory, in pools by layer, kind, head, page.
 
-The pages of one head of one layer lie next to each other, so a slice of the heads is a set of
-regions, a run of pages is one contiguous copy, and attention reads a run as a view.
+- The pages of one head of one layer lie next to each other, so a slice of the heads is a set of
+  regions, a run of pages is one contiguous copy, and attention reads a run as a view.
+- Layers that see everything and layers with a window have a pool each, with page numbers of its
+  own: what lies before a window is never read, so the second one needs few pages for each room. A
+  pool without layers has no bytes. Another kind of state would be another pool beside them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -22,7 +27,7 @@ LARGEST_FP8 = 448.0
 
 @dataclass(frozen=True, slots=True)
 class KvPool:
-    """Keys and values of every token that is remembered.
+    """Keys and values of some layers, for every token that is remembered.
 
     Attributes:
         memory: ``[layers, kind, kv_heads, pages, page_size, head_dim]``, contiguous.
@@ -33,6 +38,11 @@ class KvPool:
     memory: torch.Tensor
     by_slot: torch.Tensor
     by_page: torch.Tensor
+
+    @property
+    def layers(self) -> int:
+        """How many layers it is of."""
+        return int(self.memory.shape[0])
 
     @property
     def kv_heads(self) -> int:
@@ -66,21 +76,19 @@ class KvPool:
             into, rows = into.view(torch.uint8), rounded(rows).view(torch.uint8)
         into.index_copy_(1, slots, rows)
 
-    def regions(self) -> tuple[KvRegion, ...]:
-        """Return where the pages of each (layer, kind, head) lie, in memory order."""
-        layers, kinds, heads, pages, page_size, head_dim = self.memory.shape
+    def regions(self, number: int, layer: int) -> tuple[KvRegion, ...]:
+        """Return where the pages of each (kind, head) of a layer lie, in memory order.
+
+        Args:
+            number: which layer of this pool.
+            layer: what the model calls it.
+        """
+        _, kinds, heads, pages, page_size, head_dim = self.memory.shape
         page_bytes = page_size * head_dim * self.memory.element_size()
         region_bytes = pages * page_bytes
-        address = self.memory.data_ptr()
+        address = self.memory.data_ptr() + number * kinds * heads * region_bytes
         return tuple(
-            KvRegion(
-                address + ((layer * kinds + kind) * heads + head) * region_bytes,
-                page_bytes,
-                layer,
-                kind,
-                head,
-            )
-            for layer in range(layers)
+            KvRegion(address + (kind * heads + head) * region_bytes, page_bytes, layer, kind, head)
             for kind in range(kinds)
             for head in range(heads)
         )
@@ -111,6 +119,47 @@ class KvPool:
         self._raw[:, :, pages.start : pages.stop].zero_()
 
 
+class LayerPlace(NamedTuple):
+    """Where a layer's pages are."""
+
+    windowed: bool  # in the pool of layers with a window
+    number: int  # which layer of its pool
+
+
+@dataclass(frozen=True, slots=True)
+class KvMemory:
+    """Keys and values of all layers.
+
+    Attributes:
+        memory: ``[elements]``, the pools behind each other.
+        full: of layers that see everything.
+        window: of layers with a window; without layers or pages where these are in ``full``.
+        places: by layer.
+    """
+
+    memory: torch.Tensor
+    full: KvPool
+    window: KvPool
+    places: tuple[LayerPlace, ...]
+
+    def pool_of(self, layer: int) -> KvPool:
+        """Return the pool that a layer's pages are in."""
+        return self.window if self.places[layer].windowed else self.full
+
+    @property
+    def some_pool(self) -> KvPool:
+        """A pool with a layer; both are alike but for their pages and layers."""
+        return self.pool_of(0)
+
+    def regions(self) -> tuple[KvRegion, ...]:
+        """Return where the pages of each (layer, kind, head) lie, in this order."""
+        return tuple(
+            region
+            for layer, place in enumerate(self.places)
+            for region in self.pool_of(layer).regions(place.number, layer)
+        )
+
+
 def rounded(kv: torch.Tensor) -> torch.Tensor:
     """Return keys and values in fp8; what is larger than the largest number becomes that."""
     return kv.clamp(-LARGEST_FP8, LARGEST_FP8).to(FP8)
@@ -121,17 +170,64 @@ def make_pool(
 ) -> KvPool:
     """Return a zeroed pool; on a CPU neighbours may map it, from a memory page on."""
     shape = (layers, KINDS, kv_heads, pages, page_size, head_dim)
-    if place.is_cpu:
-        memory = _plain_memory(shape, place.dtype)
-    else:
-        memory = torch.zeros(shape, dtype=place.dtype, device=place.device)
+    return _pool(_zeroed(math.prod(shape), place), shape)
+
+
+def make_memory(
+    windowed: Sequence[bool],
+    *,
+    kv_heads: int,
+    pages: int,
+    window_pages: int,
+    page_size: int,
+    head_dim: int,
+    place: Place,
+) -> KvMemory:
+    """Return zeroed memory.
+
+    Args:
+        windowed: by layer: whether it has pages of the window pool.
+        kv_heads: heads of keys in a layer.
+        pages: of the full pool.
+        window_pages: of the window pool.
+        page_size: tokens per page.
+        head_dim: entries of a key.
+        place: where, and in which type; on a CPU neighbours may map it.
+    """
+    seen = [0, 0]
+    places = []
+    for is_windowed in windowed:
+        places.append(LayerPlace(is_windowed, seen[is_windowed]))
+        seen[is_windowed] += 1
+    full, window = (
+        (layers, KINDS, kv_heads, count, page_size, head_dim)
+        for layers, count in zip(seen, (pages, window_pages), strict=True)
+    )
+    first = math.prod(full)
+    memory = _zeroed(first + math.prod(window), place)
+    pools = _pool(memory[:first], full), _pool(memory[first:], window)
+    return KvMemory(memory, *pools, tuple(places))
+
+
+def memory_of(pool: KvPool) -> KvMemory:
+    """Return a pool as the memory of layers that see everything."""
+    memory = pool.memory.flatten()
+    nothing = _pool(memory[:0], (0, *pool.memory.shape[1:3], 0, *pool.memory.shape[4:]))
+    places = tuple(LayerPlace(windowed=False, number=i) for i in range(len(pool.memory)))
+    return KvMemory(memory, pool, nothing, places)
+
+
+def _pool(memory: torch.Tensor, shape: tuple[int, ...]) -> KvPool:
+    layers, kinds, kv_heads, pages, page_size, head_dim = shape
     return KvPool(
-        memory,
-        memory.view(layers, KINDS * kv_heads, pages * page_size, head_dim),
-        memory.view(layers, KINDS * kv_heads, pages, page_size * head_dim),
+        memory.view(shape),
+        memory.view(layers, kinds * kv_heads, pages * page_size, head_dim),
+        memory.view(layers, kinds * kv_heads, pages, page_size * head_dim),
     )
 
 
-def _plain_memory(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    buffer = shareable(torch.Size(shape).numel() * dtype.itemsize)  # the tensor keeps it alive
-    return torch.frombuffer(buffer, dtype=dtype).view(shape)
+def _zeroed(elements: int, place: Place) -> torch.Tensor:
+    if not place.is_cpu:
+        return torch.zeros(elements, dtype=place.dtype, device=place.device)
+    buffer = shareable(elements * place.dtype.itemsize)  # the tensor keeps it alive
+    return torch.frombuffer(buffer, dtype=place.dtype)

@@ -7,6 +7,7 @@ driver says. It is asked once the weights are loaded.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -27,25 +28,57 @@ def free_bytes(place: Place) -> int:
     return min([_available(PROC), *_left(PROC, CGROUPS)])
 
 
-def pool_pages(config: EngineConfig, *, page_bytes: int, free: int, kv_tokens: int) -> int:
-    """Return how many pages a pool has.
+@dataclass(frozen=True, slots=True)
+class PageCosts:
+    """What pages of both pools cost.
+
+    Attributes:
+        full_bytes: of one page in all layers that see everything; 0: there is none.
+        window_bytes: of one page in all layers with a window pool; 0: there is none.
+        window_pages: the most window pages that are of use, for all rooms together.
+        pages: the most pages that are of use where only the window pool costs anything.
+    """
+
+    full_bytes: int
+    window_bytes: int = 0
+    window_pages: int = 0
+    pages: int = PAGES_LIMIT
+
+    def window_pages_of(self, pages: int) -> int:
+        """Return the size of the window pool beside so many pages: no text has more than these."""
+        return min(pages, self.window_pages)
+
+    def bytes_of(self, pages: int) -> int:
+        """Return what so many pages cost with their window pool."""
+        return pages * self.full_bytes + self.window_pages_of(pages) * self.window_bytes
+
+    def within(self, budget: int) -> int:
+        """Return the most pages that so many bytes buy."""
+        pages = budget // (self.full_bytes + self.window_bytes)
+        if pages >= self.window_pages:  # what is beyond costs nothing in layers with a window
+            left = budget - self.window_pages * self.window_bytes
+            pages = left // self.full_bytes if self.full_bytes else self.pages
+        return min(pages, PAGES_LIMIT)
+
+
+def pool_pages(config: EngineConfig, costs: PageCosts, *, free: int, kv_tokens: int) -> int:
+    """Return how many pages the full pool has.
 
     Args:
         config: its page size, and the share of what is free.
-        page_bytes: of one page, over all layers and heads.
+        costs: of a page.
         free: bytes that are free.
         kv_tokens: how large the pool is to be, in tokens; 0: as the share says.
 
     Raises:
         OperatorError: no page fits, or more are asked for than there is memory for.
     """
-    room = free // page_bytes
     if kv_tokens == 0:
-        pages = min(PAGES_LIMIT, int(free * config.kv_fraction) // page_bytes)
+        pages = costs.within(int(free * config.kv_fraction))
         if pages > 0:
             return pages
         raise OperatorError(
-            f"no KV page of {_size(page_bytes)} fits into {config.kv_fraction:g} of"
+            f"no KV page of {_size(costs.bytes_of(1))} fits into {config.kv_fraction:g} of"
             f" {_size(free)} of free memory",
             "free some memory, or set engine.kv_fraction higher or engine.page_size lower",
         )
@@ -55,11 +88,13 @@ def pool_pages(config: EngineConfig, *, page_bytes: int, free: int, kv_tokens: i
             f"a KV pool of {kv_tokens} tokens has {pages} pages of {config.page_size}",
             f"engine.kv_tokens / engine.page_size must be 1 to {PAGES_LIMIT}",
         )
-    if pages > room:
+    needed = costs.bytes_of(pages)
+    if needed > free:
+        most = costs.within(free) * config.page_size
         raise OperatorError(
-            f"a KV pool of {kv_tokens} tokens takes {_size(pages * page_bytes)}, {_size(free)} are"
-            f" free: {_size(pages * page_bytes - free)} too much",
-            f"set engine.kv_tokens to at most {room * config.page_size}, or to 0 for"
+            f"a KV pool of {kv_tokens} tokens takes {_size(needed)}, {_size(free)} are"
+            f" free: {_size(needed - free)} too much",
+            f"set engine.kv_tokens to at most {most}, or to 0 for"
             f" {config.kv_fraction:g} (engine.kv_fraction) of what is free",
         )
     return pages

@@ -28,6 +28,7 @@ class RoomState:
         fault: why the room can never run; told with each of its items.
         ends: tokens that end the text.
         table: the page table that was checked last.
+        window_table: the same of layers with a window.
         takes_largest: nothing but ``min_tokens`` can keep it from the largest raw logit, and it
             wants to know no more.
     """
@@ -43,6 +44,7 @@ class RoomState:
     fault: str = ""
     ends: frozenset[int] = frozenset()
     table: Table = field(default_factory=Table)
+    window_table: Table = field(default_factory=Table)
     takes_largest: bool = False
 
     def add(self, token: int) -> None:

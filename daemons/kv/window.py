@@ -26,6 +26,11 @@ class Windows:
         """Whether any layer does not see everything."""
         return any(window is not None for window in self.by_layer)
 
+    @property
+    def largest(self) -> int:
+        """The most that a layer with a window sees, in tokens; 0: no layer has one."""
+        return max((window for window in self.by_layer if window is not None), default=0)
+
     def of(self, layer: int) -> int | None:
         """Return the window of a layer, None where it sees everything."""
         return self.by_layer[layer] if layer < len(self.by_layer) else None

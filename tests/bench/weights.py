@@ -18,7 +18,7 @@ from daemons.cluster.models import model_directory
 from daemons.engine.batch import lay_out
 from daemons.engine.config import Weights
 from daemons.engine.device import DTYPES, Place
-from daemons.engine.kv_cache import KvPool, make_pool
+from daemons.engine.kv_cache import KvMemory, make_pool, memory_of
 from daemons.engine.models import Model, load_model
 from daemons.engine.native.attention import native_attention
 from daemons.engine.step import Item
@@ -30,7 +30,7 @@ CASES = ((1, 1), (8, 1), (1, 512))  # rooms, tokens of each
 PAGE_SIZE, PAGES = 16, 40  # of each room
 
 
-def took_ms(model: Model, pool: KvPool, rooms: int, tokens: int) -> float:
+def took_ms(model: Model, memory: KvMemory, rooms: int, tokens: int) -> float:
     """Run one forward with logits; return its milliseconds."""
     start = 0 if tokens > 1 else 64
     items = [
@@ -39,9 +39,9 @@ def took_ms(model: Model, pool: KvPool, rooms: int, tokens: int) -> float:
         )
         for n in range(rooms)
     ]
-    batch = lay_out(items, PAGE_SIZE, pool.memory.device)
+    batch = lay_out(items, PAGE_SIZE, memory.memory.device)
     begin = time.process_time()
-    hidden = model.hidden(batch, native_attention(team(1))(pool, batch))
+    hidden = model.hidden(batch, native_attention(team(1))(memory, batch))
     model.logits(hidden[list(batch.lasts)])
     return (time.process_time() - begin) * 1e3
 
@@ -60,12 +60,12 @@ def main(argv: Sequence[str]) -> int:
             model, _ = load_model(model_directory(DEFAULT_MODEL), place, team(1), kind)
             spec = model.spec
             pool = make_pool(spec.layers, spec.kv_heads, 8 * PAGES, PAGE_SIZE, spec.head_dim, place)
-            ways.append((name, kind, model, pool))
+            ways.append((name, kind, model, memory_of(pool)))
     found: dict[tuple[str, str, int, int], list[float]] = defaultdict(list)
     for _ in range(rounds):
-        for name, kind, model, pool in ways:
+        for name, kind, model, memory in ways:
             for case in CASES:
-                found[name, kind, *case].append(took_ms(model, pool, *case))
+                found[name, kind, *case].append(took_ms(model, memory, *case))
     for rooms, tokens in CASES:
         for name, kind, *_ in ways:
             ms = statistics.median(found[name, kind, rooms, tokens])

@@ -14,14 +14,14 @@ from daemons.engine.attention import PLAIN, Attend, Rule, paged_attention
 from daemons.engine.attention_cuda import VARLEN_PAGE
 from daemons.engine.batch import Batch, lay_out
 from daemons.engine.device import Place
-from daemons.engine.kernels import choose_attention
-from daemons.engine.kv_cache import KvPool, make_pool
+from daemons.engine.kernels import Attention, choose_for_pool
+from daemons.engine.kv_cache import KvPool, make_memory, make_pool, memory_of
 from daemons.engine.native.attention import native_attention
+from daemons.engine.parts import ByParts
 from daemons.engine.step import Item
+from daemons.kv.window import first_needed_page
 from daemons.protocol.ids import RoomKey
 from tests.support import devices, native
-
-Attention = Callable[[KvPool, Batch], Attend]
 
 
 def chosen(pool: KvPool, batch: Batch) -> Attend:
@@ -33,7 +33,7 @@ def chosen(pool: KvPool, batch: Batch) -> Attend:
         layer: int, query: torch.Tensor, kv: torch.Tensor, rule: Rule = PLAIN
     ) -> torch.Tensor:
         probe = make_pool(1, pool.kv_heads, 1, pool.page_size, memory.shape[-1], place)
-        attention = choose_attention(probe, query.shape[1], None)
+        attention = choose_for_pool(probe, query.shape[1])
         return attention(pool, batch)(layer, query, kv, rule)
 
     return attend
@@ -41,10 +41,10 @@ def chosen(pool: KvPool, batch: Batch) -> Attend:
 
 # name -> (where it runs, how it is had)
 WAYS: dict[str, tuple[devices.Where, Callable[[], Attention]]] = {
-    "torch": ("cpu", lambda: paged_attention),
+    "torch": ("cpu", lambda: ByParts(paged_attention)),
     "native": ("cpu", lambda: native_attention(native.team(1))),
     "native-2-threads": ("cpu", lambda: native_attention(native.team(2))),
-    "gpu": ("gpu", lambda: chosen),
+    "gpu": ("gpu", lambda: ByParts(chosen)),
 }
 RULES = {
     "plain": PLAIN,
@@ -115,7 +115,8 @@ def expect_agreement(
     # As a model hands them over: parts of one matrix.
     both = torch.cat((query, new), dim=1).to(device)
     with torch.inference_mode():
-        found = attention(pool, batch)(1, both[:, :heads], both[:, heads:], rule).double().cpu()
+        attend = attention(memory_of(pool), batch)
+        found = attend(1, both[:, :heads], both[:, heads:], rule).double().cpu()
     for span, kv in zip(batch.spans, texts, strict=True):
         own_rows = slice(span.first, span.last + 1)
         wanted = naive(query[own_rows], kv, span.start, rule)
@@ -161,3 +162,75 @@ def test_it_finds_its_way_through_pages(
 ) -> None:
     expect_agreement(way, MIXED, (6, 2, 64), PLAIN, dtype, page_size, scattered=scattered)
     expect_agreement(way, MIXED, (4, 2, 16), RULES["all"], dtype, page_size, scattered=scattered)
+
+
+# Of a rule, the largest window of the model: its own, or another layer's.
+WINDOWED = {"window 130, scale": 130, "all": 30}
+
+
+@pytest.mark.parametrize("page_size", [1, 16, 256])
+@pytest.mark.parametrize("rule", WINDOWED)
+@EACH_TYPE
+@pytest.mark.parametrize("way", EACH_WAY)
+@torch.inference_mode()
+def test_layers_with_a_window_find_their_own_pages(
+    way: str, dtype: torch.dtype, rule: str, page_size: int
+) -> None:
+    expect_agreement_of_both_pools(way, MIXED, RULES[rule], WINDOWED[rule], dtype, page_size)
+
+
+def expect_agreement_of_both_pools(
+    way: str,
+    steps: tuple[tuple[int, int], ...],
+    rule: Rule,
+    largest: int,
+    dtype: torch.dtype,
+    page_size: int,
+) -> None:
+    """A layer with a window and one without, in one forward."""
+    heads, kv_heads, head_dim = 6, 2, 64
+    where, have = WAYS[way]
+    device, attention = devices.device(where), have()
+    draw = torch.Generator().manual_seed(zlib.crc32(repr((steps, rule, page_size)).encode()))
+    pages = sum(-(-sum(step) // page_size) for step in steps) + 3
+    memory = make_memory(
+        [True, False],
+        kv_heads=kv_heads,
+        pages=pages,
+        window_pages=pages + 5,
+        page_size=page_size,
+        head_dim=head_dim,
+        place=Place(device, dtype),
+    )
+    memory.memory.fill_(math.nan)
+    free = torch.randperm(pages, generator=draw).tolist()
+    free_windows = torch.randperm(pages + 5, generator=draw).tolist()
+    items, texts = [], []
+    for room, (tokens, start) in zip(count(1), steps, strict=False):
+        context = start + tokens
+        kv = torch.randn(2, context, 2, kv_heads, head_dim, generator=draw).to(dtype)
+        first = first_needed_page(start, largest, page_size)
+        first -= room % 2 if first else 0  # a table may begin before what is needed
+        own = tuple(free.pop() for _ in range(-(-context // page_size)))
+        near = tuple(free_windows.pop() for _ in range(first, -(-context // page_size)))
+        for layer, table, begin in ((0, near, first), (1, own, 0)):
+            into = memory.pool_of(layer).memory[memory.places[layer].number]
+            # What nobody sees, even on a page that is there, is nobody's.
+            seen = torch.arange(max(0, start - largest + 1) if layer == 0 else 0, start)
+            its_pages = torch.tensor(table)[seen // page_size - begin]
+            past = kv[layer, seen].permute(1, 2, 0, 3).to(device)
+            into[:, :, its_pages, seen % page_size] = past
+        items.append(Item(RoomKey(room, 1), (0,) * tokens, start, own, True, near, first))
+        texts.append(kv)
+    batch = lay_out(items, page_size, device)
+    attend = attention(memory, batch)
+    for layer, its in enumerate((rule, PLAIN)):
+        query = torch.randn(len(batch.ids), heads, head_dim, generator=draw).to(dtype)
+        new = [kv[layer, item.start :].flatten(1, 2) for item, kv in zip(items, texts, strict=True)]
+        both = torch.cat((query, torch.cat(new)), dim=1).to(device)
+        found = attend(layer, both[:, :heads], both[:, heads:], its).double().cpu()
+        for span, kv in zip(batch.spans, texts, strict=True):
+            rows = slice(span.first, span.last + 1)
+            wanted = naive(query[rows], kv[layer], span.start, its)
+            limit = (GPU_LIMIT if where == "gpu" else LIMIT)[dtype]
+            assert (found[rows] - wanted).abs().max() <= limit

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from daemons.engine.device import KV_DTYPES, Place
-from daemons.engine.kv_cache import FP8, KvPool, make_pool, rounded
+from daemons.engine.kv_cache import FP8, KvPool, make_pool, memory_of, rounded
 from tests.support.devices import EACH_DEVICE, Where, device
 from tests.support.engines import memory_at
 
@@ -24,7 +24,9 @@ def pool_on(where: Where, dtype: torch.dtype) -> KvPool:
 
 def page_of(pool: KvPool, layer: int, kind: int, head: int, page: int) -> torch.Tensor:
     """Return the numbers of a page, read by address: ``[page_size, head_dim]``, on the CPU."""
-    (region,) = (r for r in pool.regions() if (r.layer, r.kind, r.head) == (layer, kind, head))
+    (region,) = (
+        r for r in memory_of(pool).regions() if (r.layer, r.kind, r.head) == (layer, kind, head)
+    )
     at = region.address + page * region.page_bytes
     raw = memory_at(at, region.page_bytes, pool.memory.device).cpu()
     return raw.view(pool.memory.dtype).float().view(PAGE_SIZE, HEAD_DIM)
@@ -60,11 +62,11 @@ def test_what_a_peer_writes_by_address_is_what_attention_reads(
     where: Where, dtype: torch.dtype
 ) -> None:
     pool = pool_on(where, dtype)
-    for number, region in enumerate(pool.regions()):
+    for number, region in enumerate(memory_of(pool).regions()):
         page = torch.full((PAGE_SIZE * HEAD_DIM,), float(number)).to(dtype).view(torch.uint8)
         into = memory_at(region.address + 3 * region.page_bytes, region.page_bytes, device(where))
         into.copy_(page.to(device(where)))
-    for number, region in enumerate(pool.regions()):
+    for number, region in enumerate(memory_of(pool).regions()):
         found = pool.memory[region.layer, region.kind, region.head].float().cpu()
         assert (found[3] == number).all()
         assert not found[[0, 1, 2, 4]].any()

@@ -81,7 +81,7 @@ def engine_of(
         kv_tokens=4096,
         kernels="torch" if where == "gpu" else kernels,  # so is a CPU that stands in
     )
-    return Engine.load(config, checkpoint(kind))
+    return Engine.load(config, checkpoint(kind), window_rooms=16)
 
 
 @functools.cache

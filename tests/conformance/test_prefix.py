@@ -13,12 +13,12 @@ from daemons.engine.step import Sequence
 from daemons.protocol.generate import Sampling
 from daemons.protocol.ids import RoomKey
 from tests.support.checkpoints import VOCABULARY, checkpoint
-from tests.support.engines import Talk, begin, step
+from tests.support.engines import Talk, begin, step, window_pages
 
-PAGES = 160
+PAGES = 320
 TURNS = 4
 NEW = 6  # tokens said in a turn
-KINDS = ("llama", "qwen3", "gemma3")
+KINDS = ("llama", "qwen3", "gemma3", "mistral")
 DRAWN = Sampling(temperature=1.0, seed=7, max_tokens=64, frequency_penalty=0.5)
 GREEDY = Sampling(temperature=0.0, max_tokens=64)
 
@@ -27,7 +27,7 @@ GREEDY = Sampling(temperature=0.0, max_tokens=64)
 def engine_of(kind: str, page_size: int) -> Engine:
     tokens = PAGES * page_size
     config = EngineConfig(device="cpu", dtype="fp32", page_size=page_size, kv_tokens=tokens)
-    return Engine.load(config, checkpoint(kind))
+    return Engine.load(config, checkpoint(kind), window_rooms=16)
 
 
 def said(engine: Engine, talk: Talk, chunk: int) -> list[int]:
@@ -51,11 +51,14 @@ def test_a_chat_over_cached_pages_says_what_it_says_without_them(
     pages, scratch = tuple(order[: PAGES // 2]), tuple(order[PAGES // 2 :])
     prompt: tuple[int, ...] = ()
     cached = reused = 0
+    window = window_pages(engine, RoomKey(TURNS + 1, 1), 32) if engine.window_pages else None
     for turn in range(1, TURNS + 1):
         prompt += tuple(draw.randrange(VOCABULARY) for _ in range(draw.choice((1, 15, 16, 17, 5))))
         cached = min(cached, (len(prompt) - 1) // page_size * page_size)
+        if window is not None:
+            cached = window.usable(cached)
         reused += cached
-        over = Talk(RoomKey(turn, 1), prompt, pages, sampling, cached=cached)
+        over = Talk(RoomKey(turn, 1), prompt, pages, sampling, cached=cached, window=window)
         alone = Talk(RoomKey(turn, 1), prompt, scratch, sampling)
         answer = said(engine, over, chunk=8)
         assert answer == said(engine, alone, chunk=32)

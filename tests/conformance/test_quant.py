@@ -22,6 +22,7 @@ from daemons.engine.device import Place
 from daemons.engine.linear import Linear
 from daemons.engine.models import decoder, load_model, read_spec
 from daemons.engine.native.attention import native_attention
+from daemons.engine.parts import ByParts
 from daemons.engine.quant import GROUP, four
 from daemons.engine.quant_linear import Forms, forms_of, rounded_linear
 from daemons.engine.weights import Checkpoint
@@ -47,7 +48,7 @@ def measured(kind: Weights, where: Where) -> float:
     directory, place = model_directory(DEFAULT_MODEL), place_of(where)
     team = native.team(1) if where == "cpu" else None
     model, _ = load_model(directory, place, team, kind)
-    attention = native_attention(team) if team is not None else paged_attention
+    attention = native_attention(team) if team is not None else ByParts(paged_attention)
     return perplexity(model, attention, place, directory)
 
 
@@ -71,7 +72,9 @@ def test_four_bits_are_good_for_weights_that_did_not_have_four(where: Where) -> 
     place = place_of(where)
     forms = Forms(in_another_order, forms_of("int4").tied, forms_of("int4").head)
     model = decoder.build(read_spec(directory), Checkpoint(directory, place), place, forms)
-    FOUND[where, kind] = perplexity(model, paged_attention, place, directory) / plain(where)
+    FOUND[where, kind] = perplexity(model, ByParts(paged_attention), place, directory) / plain(
+        where
+    )
     assert FOUND[where, kind] <= BOUND[kind]
 
 

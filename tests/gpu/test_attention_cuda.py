@@ -8,7 +8,7 @@ from daemons.engine.attention_cuda import VARLEN_PAGE, varlen_attention, varlen_
 from daemons.engine.batch import lay_out
 from daemons.engine.device import Place
 from daemons.engine.gathered import gathered_attention
-from daemons.engine.kernels import choose_attention
+from daemons.engine.kernels import choose_for_pool
 from daemons.engine.kv_cache import FP8, make_pool, rounded
 from daemons.engine.step import Item
 from daemons.protocol.ids import RoomKey
@@ -44,7 +44,7 @@ def test_what_is_chosen_agrees_with_the_general_way(
     page_size: int, window: int | None, steps: list[tuple[int, int]]
 ) -> None:
     pool = make_pool(1, 2, 8192 // page_size, page_size, 64, CUDA)
-    attention = choose_attention(pool, 4, None)
+    attention = choose_for_pool(pool, 4)
     pool.memory.normal_()
     batch = lay_out(items_of(steps, page_size), page_size, CUDA.device)
     query = torch.randn(len(batch.ids), 4, 64, dtype=CUDA.dtype, device=CUDA.device)
@@ -58,10 +58,10 @@ def test_what_is_chosen_agrees_with_the_general_way(
 def test_the_kernel_takes_large_pages_and_small_ones_are_gathered_for_it() -> None:
     """What the default of ``engine.page_size`` costs on CUDA is known: a copy in each layer."""
     assert varlen_works(make_pool(1, 2, 2, VARLEN_PAGE, 64, CUDA), heads=4)
-    assert choose_attention(make_pool(1, 2, 2, VARLEN_PAGE, 64, CUDA), 4, None) is varlen_attention
+    assert choose_for_pool(make_pool(1, 2, 2, VARLEN_PAGE, 64, CUDA), 4) is varlen_attention
     small = make_pool(1, 2, 32, 16, 64, CUDA)
     if not varlen_works(small, heads=4):
-        assert choose_attention(small, 4, None) is not paged_attention
+        assert choose_for_pool(small, 4) is not paged_attention
 
 
 @torch.inference_mode()
@@ -73,7 +73,7 @@ def test_pages_of_fp8_are_attended_to_as_what_they_were_rounded_to() -> None:
     query = torch.randn(4, 4, 64, dtype=CUDA.dtype, device=CUDA.device)
     kv = torch.randn(4, 4, 64, dtype=CUDA.dtype, device=CUDA.device)
     steps = [(1, 100), (3, 200)]
-    found = choose_attention(small, 4, None, CUDA.dtype)(
+    found = choose_for_pool(small, 4, CUDA.dtype)(
         small,
         lay_out(
             [

@@ -73,9 +73,9 @@ def test_pages_cross_from_one_pool_to_another_on_the_device() -> None:
     begin(one, [alone])
     talk_on(one, [alone], 8)
     prefill(one, split)
-    content = one._pool.copy_out(split.pages)
+    content = one._memory.full.copy_out(split.pages)
     split.pages = tuple(range(40, 40 + PAGES))
-    other._pool.copy_in(split.pages, content)
+    other._memory.full.copy_in(split.pages, content)
     begin(other, [split])
     talk_on(other, [split], 8)
     assert split.tokens == alone.tokens

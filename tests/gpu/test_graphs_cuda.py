@@ -7,8 +7,9 @@ from daemons.engine.attention_cuda import varlen_attention
 from daemons.engine.batch import lay_out
 from daemons.engine.device import Place
 from daemons.engine.graphs import recorded
-from daemons.engine.kv_cache import make_pool
+from daemons.engine.kv_cache import make_pool, memory_of
 from daemons.engine.models import load_model
+from daemons.engine.parts import ByParts
 from daemons.engine.step import Item
 from daemons.protocol.ids import RoomKey
 from tests.support.checkpoints import checkpoint
@@ -30,7 +31,7 @@ def test_a_replayed_step_is_the_plain_one_and_writes_what_it_writes(
     model, _ = load_model(checkpoint(kind), place, None, weights)  # type: ignore[arg-type]
     spec = model.spec
     pool = make_pool(spec.layers, spec.kv_heads, 16, PAGE_SIZE, spec.head_dim, place)
-    graphs = recorded(model, pool, varlen_attention, 8, 512)
+    graphs = recorded(model, memory_of(pool), ByParts(varlen_attention), 8, 512)
     assert graphs is not None
     for rooms in (1, 3, 8, 2):
         pool.memory.normal_()

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from daemons.engine.batch import lay_out
 from daemons.engine.device import Place
 from daemons.engine.kernels import Attention
-from daemons.engine.kv_cache import make_pool
+from daemons.engine.kv_cache import make_pool, memory_of
 from daemons.engine.models import Model
 from daemons.engine.step import Item
 from daemons.protocol.ids import RoomKey
@@ -62,6 +62,6 @@ def perplexity(model: Model, attention: Attention, place: Place, directory: Path
     pool = make_pool(spec.layers, spec.kv_heads, pages, _PAGE, spec.head_dim, place)
     item = Item(RoomKey(1, 1), ids, 0, tuple(range(pages)), samples=False)
     batch = lay_out([item], _PAGE, place.device)
-    logits = model.logits(model.hidden(batch, attention(pool, batch))[:-1])
+    logits = model.logits(model.hidden(batch, attention(memory_of(pool), batch))[:-1])
     said = torch.tensor(ids[1:], device=place.device)
     return math.exp(float(torch.nn.functional.cross_entropy(logits, said)))

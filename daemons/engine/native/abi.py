@@ -24,6 +24,7 @@ class Cache(c.Structure):
         ("page_size", c.c_int32),
         ("kv_heads", c.c_int32),
         ("head_dim", c.c_int32),
+        ("windowed", c.c_int32),  # pages are those of the batch's window tables
     ]
 
 
@@ -40,6 +41,7 @@ class Batch(c.Structure):
         ("ids", c.c_void_p),
         ("positions", c.c_void_p),
         ("spans", c.c_void_p),
+        ("window_spans", c.c_void_p),  # None: no layer has pages of its own
         ("pages", c.c_void_p),
         ("tokens", c.c_int32),
         ("span_count", c.c_int32),
@@ -99,6 +101,8 @@ _ADDRESS, _INT, _LONG = c.c_void_p, c.c_int32, c.c_int64
 _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "pd_layer_bytes": (_INT, []),
     "pd_model_bytes": (_INT, []),
+    "pd_cache_bytes": (_INT, []),
+    "pd_batch_bytes": (_INT, []),
     "pd_team_new": (_ADDRESS, [_INT, _ADDRESS]),
     "pd_team_free": (None, [_ADDRESS]),
     "pd_workspace_new": (_ADDRESS, [_INT]),
@@ -106,7 +110,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "pd_matrix_new": (_ADDRESS, [_INT, _ADDRESS, _ADDRESS, _INT, _INT, _INT]),
     "pd_rounded_new": (_ADDRESS, [_INT, _INT, *[_ADDRESS] * 4, _INT, _INT, _INT]),
     "pd_matrix_free": (None, [_ADDRESS]),
-    "pd_forward": (c.c_char_p, [_ADDRESS] * 5 + [_LONG, _ADDRESS]),
+    "pd_forward": (c.c_char_p, [_ADDRESS] * 6),
     "pd_logits": (c.c_char_p, [_ADDRESS] * 4 + [_INT, _ADDRESS]),
     "pd_likeliest": (c.c_char_p, [_ADDRESS] * 5 + [_INT, _ADDRESS]),
     "pd_attend": (
@@ -132,8 +136,9 @@ class Library:
                 function.restype, function.argtypes = result, arguments
         except (OSError, AttributeError) as error:
             raise OperatorError(f"cannot load the kernels: {error}", f"remove {path}") from error
-        found = self.calls.pd_layer_bytes(), self.calls.pd_model_bytes()
-        if found != (c.sizeof(Layer), c.sizeof(Model)):
+        structs = {"layer": Layer, "model": Model, "cache": Cache, "batch": Batch}
+        found = {name: getattr(self.calls, f"pd_{name}_bytes")() for name in structs}
+        if found != {name: c.sizeof(struct) for name, struct in structs.items()}:
             raise OperatorError(f"{path} is of another version", "remove it")
 
 

@@ -25,6 +25,7 @@ struct Cache {
     void* base;
     int64_t pages;
     int page_size, kv_heads, head_dim;
+    int windowed;  // pages are those of the batch's window tables
 
     template <class T>
     T* page(int kind, int head, int64_t page) const {

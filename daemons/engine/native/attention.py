@@ -10,10 +10,11 @@ import torch
 
 from daemons.engine.attention import PLAIN, Attend, Rule
 from daemons.engine.batch import Batch
-from daemons.engine.kv_cache import KvPool
+from daemons.engine.kv_cache import KvMemory, KvPool
 from daemons.engine.native import abi
 
 LARGEST_GROUP = 64  # query heads of a kv head
+_SPAN, _PAGES_AT = 4, 3  # numbers of a span, and which of them says where its page table begins
 
 
 class NativeAttention:
@@ -21,31 +22,37 @@ class NativeAttention:
 
     Attributes:
         batch: the batch as the kernels see it.
-        cache: the pool's first layer, as the kernels see it.
-        layer_bytes: from one layer's cache to the next.
+        caches: of each layer, as the kernels see it.
     """
 
     def __init__(
-        self, team: abi.Team, pool: KvPool, batch: Batch, cache: abi.Cache | None = None
+        self,
+        team: abi.Team,
+        memory: KvMemory,
+        batch: Batch,
+        caches: c.Array[abi.Cache] | None = None,
     ) -> None:
-        """Lay the batch out for the kernels; ``cache`` is the pool's, where it is known."""
+        """Lay the batch out for the kernels; ``caches`` are the memory's, where they are known."""
         self._team = team
-        self._pool = pool
+        self._memory = memory
         self._rows, self._spans, self._pages = _tables(batch)
+        self._window_spans = (
+            _window_spans(batch, self._spans, self._pages) if memory.window.layers else None
+        )
         rows, tokens = self._rows.buffer_info()
         tokens //= 2
         self.batch = abi.Batch(
             rows,
             rows + tokens * self._rows.itemsize,
             self._spans.buffer_info()[0],
+            self._window_spans.buffer_info()[0] if self._window_spans else None,
             self._pages.buffer_info()[0],
             tokens,
             len(batch.items),
             batch.progress.address if batch.progress else None,
         )
         self._progress = batch.progress
-        self.cache = _cache_of(pool) if cache is None else cache
-        self.layer_bytes = pool.memory.stride(0) * pool.memory.element_size()
+        self.caches = _caches_of(memory) if caches is None else caches
 
     def __call__(
         self, layer: int, query: torch.Tensor, kv: torch.Tensor, rule: Rule = PLAIN
@@ -54,8 +61,7 @@ class NativeAttention:
         tokens, heads, head_dim = query.shape
         query, kv = _rows(query), _rows(kv)
         mixed = torch.empty(tokens, heads * head_dim, dtype=query.dtype)
-        cache = abi.Cache.from_buffer_copy(self.cache)
-        cache.base += layer * self.layer_bytes
+        cache = self.caches[layer]
         fault = self._team.library.calls.pd_attend(
             self._team.address,
             self._team.space,
@@ -63,7 +69,7 @@ class NativeAttention:
             c.byref(cache),
             c.byref(_rule(rule, head_dim)),
             query.dtype is torch.bfloat16,
-            heads // self._pool.kv_heads,
+            heads // cache.kv_heads,
             query.data_ptr(),
             query.stride(0),
             kv.data_ptr(),
@@ -76,14 +82,14 @@ class NativeAttention:
         return mixed
 
 
-def native_attention(team: abi.Team) -> Callable[[KvPool, Batch], Attend]:
+def native_attention(team: abi.Team) -> Callable[[KvMemory, Batch], Attend]:
     """Return the kernels' attention for any forward."""
-    last: list[tuple[KvPool, abi.Cache]] = []
+    last: list[tuple[KvMemory, c.Array[abi.Cache]]] = []
 
-    def attention(pool: KvPool, batch: Batch) -> Attend:
-        if not last or last[0][0] is not pool:
-            last[:] = [(pool, _cache_of(pool))]
-        return NativeAttention(team, pool, batch, last[0][1])
+    def attention(memory: KvMemory, batch: Batch) -> Attend:
+        if not last or last[0][0] is not memory:
+            last[:] = [(memory, _caches_of(memory))]
+        return NativeAttention(team, memory, batch, last[0][1])
 
     return attention
 
@@ -110,9 +116,14 @@ def _rule(rule: Rule, head_dim: int) -> abi.Rule:
     return abi.Rule(rule.window or 0, scale, rule.softcap or 0.0)
 
 
-def _cache_of(pool: KvPool) -> abi.Cache:
-    memory = pool.memory
-    return abi.Cache(memory.data_ptr(), pool.pages, pool.page_size, pool.kv_heads, memory.shape[-1])
+def _caches_of(memory: KvMemory) -> c.Array[abi.Cache]:
+    caches = (abi.Cache * len(memory.places))()
+    for layer, place in enumerate(memory.places):
+        pool = memory.pool_of(layer)
+        address = pool.memory[place.number].data_ptr()
+        sizes = pool.pages, pool.page_size, pool.kv_heads, pool.memory.shape[-1]
+        caches[layer] = abi.Cache(address, *sizes, place.windowed)
+    return caches
 
 
 def _tables(batch: Batch) -> tuple[array[int], array[int], array[int]]:
@@ -129,3 +140,16 @@ def _tables(batch: Batch) -> tuple[array[int], array[int], array[int]]:
             positions.extend(range(start, start + len(tokens)))
     ids.extend(positions)
     return ids, spans, pages
+
+
+def _window_spans(batch: Batch, spans: array[int], pages: array[int]) -> array[int]:
+    """Return the spans with their window tables, which are put behind the other pages.
+
+    Kernels count pages from a text's first one. Its entry would lie before the first that is there,
+    and still behind the beginning of ``pages``: a text has more pages than it has left behind.
+    """
+    own = spans[:]
+    for place, (item, table) in enumerate(zip(batch.items, batch.window_tables, strict=True)):
+        own[_SPAN * place + _PAGES_AT] = len(pages) - item.window_first
+        pages.extend(table.numbers)
+    return own

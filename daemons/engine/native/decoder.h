@@ -35,10 +35,17 @@ struct Model {
 };
 struct Batch {
     const int32_t *ids, *positions;  // [tokens]
-    const Span* spans;
-    const int32_t* pages;            // the spans' page tables, behind each other
+    const Span *spans, *window_spans;  // the same but for their page tables
+    const int32_t* pages;              // all page tables, behind each other
     int32_t tokens, span_count;
     int64_t* layers_done;            // raised as layers are in the cache; null: nobody looks
+
+    // The same tokens with the page tables that a layer's pages are found by.
+    Batch over(const Cache& cache) const {
+        Batch own = *this;
+        if (cache.windowed) own.spans = window_spans;
+        return own;
+    }
 };
 
 // Between rows that are multiplied: an odd number of cache lines, so that rows do not lie in the same
@@ -190,9 +197,8 @@ struct Forward {
     const Batch& batch;
     Workspace& space;
     std::vector<Plan> plans;
-    Cache cache;        // of layer 0
-    size_t layer_bytes; // from one layer's cache to the next
-    float* stream;      // [tokens][hidden]
+    const Cache* caches; // by layer
+    float* stream;       // [tokens][hidden]
 
     int group() const { return model.heads / model.kv_heads; }
     int across() const { return model.heads * model.head_dim; }
@@ -242,14 +248,14 @@ struct Forward {
             const T* x = normed(team, member, layer.before_attention);
             project(team, member, x, layer);
             team.meet();
-            Cache own = cache;
-            own.base = static_cast<char*>(cache.base) + layer_bytes * i;
-            turn(team, layer, own);
+            const Cache& own = caches[i];
+            const Batch paged = batch.over(own);
+            turn(team, layer, own, paged);
             team.meet();
             if (member == 0 && batch.layers_done)
                 __atomic_store_n(batch.layers_done, int64_t(i + 1), __ATOMIC_RELEASE);
             Rule rule{layer.window, layer.scale, layer.softcap};
-            Attention<T>{own, batch, plan_of(layer.window), rule, group(), space.query.as<T>(),
+            Attention<T>{own, paged, plan_of(layer.window), rule, group(), space.query.as<T>(),
                          space.mixed.as<T>(), strided(across()), space}
                 .run(team, member);
             team.meet();
@@ -339,12 +345,12 @@ struct Forward {
     }
 
     // Norm and rotate queries and keys; keys and values go into the cache.
-    void turn(Team& team, const Layer& layer, const Cache& own) {
+    void turn(Team& team, const Layer& layer, const Cache& own, const Batch& paged) {
         int dim = model.head_dim, half = dim / 2, width = projected();
         int shares = (batch.tokens + 7) / 8;
         for (int share = team.take(); share < shares; share = team.take()) {
             int row = share * 8, end = std::min(batch.tokens, row + 8);
-            const Span* span = span_of(row);
+            const Span* span = span_of(paged, row);
             for (; row < end; row++) {
                 while (row >= span->first + span->tokens) span++;
                 float* qkv = space.qkv.as<float>() + size_t(row) * width;
@@ -359,7 +365,7 @@ struct Forward {
                     for (int i = 0; i < dim; i++) narrow(from[i], to[i]);
                 }
                 int position = span->start + row - span->first;
-                int64_t page = batch.pages[span->pages_at + position / own.page_size];
+                int64_t page = paged.pages[span->pages_at + position / own.page_size];
                 size_t place = size_t(position % own.page_size) * dim;
                 for (int head = 0; head < model.kv_heads; head++) {
                     float* key = qkv + across() + head * dim;
@@ -373,9 +379,9 @@ struct Forward {
             }
         }
     }
-    const Span* span_of(int row) const {
-        const Span* end = batch.spans + batch.span_count;
-        const Span* after = std::upper_bound(batch.spans, end, row,
+    static const Span* span_of(const Batch& paged, int row) {
+        const Span* end = paged.spans + paged.span_count;
+        const Span* after = std::upper_bound(paged.spans, end, row,
                                              [](int of, const Span& span) { return of < span.first; });
         return after - 1;
     }

@@ -90,8 +90,7 @@ class NativeDecoder:
             self._team.address,
             self._team.space,
             c.byref(attend.batch),
-            c.byref(attend.cache),
-            attend.layer_bytes,
+            attend.caches,
             stream,
         )
         abi.checked(fault)

@@ -12,8 +12,8 @@ namespace {
 
 template <class T>
 const char* forward(const Model& model, Team& team, Workspace& space, const Batch& batch,
-                    const Cache& cache, int64_t layer_bytes, float* stream) {
-    Forward<T> all{model, batch, space, {}, cache, size_t(layer_bytes), stream};
+                    const Cache* caches, float* stream) {
+    Forward<T> all{model, batch, space, {}, caches, stream};
     if (const char* fault = all.prepare(team.members())) return fault;
     team.run(Forward<T>::work, &all);
     return nullptr;
@@ -86,9 +86,10 @@ struct Alone {
 };
 
 template <class T>
-const char* attend(Team& team, Workspace& space, const Batch& batch, const Cache& cache,
+const char* attend(Team& team, Workspace& space, const Batch& any, const Cache& cache,
                    const Rule& rule, int group, const void* query, int64_t query_stride,
                    const void* kv, int64_t kv_stride, void* mixed) {
+    const Batch batch = any.over(cache);
     Plan plan = plan_for(batch, rule.window, cache.kv_heads, group, team.members());
     size_t width = size_t(cache.kv_heads) * group * cache.head_dim;
     bool good = grow(space.query, sizeof(T) * batch.tokens * width);
@@ -108,6 +109,8 @@ extern "C" {
 
 int32_t pd_layer_bytes() { return sizeof(Layer); }
 int32_t pd_model_bytes() { return sizeof(Model); }
+int32_t pd_cache_bytes() { return sizeof(Cache); }
+int32_t pd_batch_bytes() { return sizeof(Batch); }
 
 Team* pd_team_new(int32_t members, const int32_t* cores) {
     try {
@@ -141,10 +144,9 @@ Matrix* pd_rounded_new(int32_t is_bf16, int32_t bits, const void* values, const 
 void pd_matrix_free(Matrix* matrix) { delete matrix; }
 
 const char* pd_forward(const Model* model, Team* team, Workspace* space, const Batch* batch,
-                       const Cache* cache, int64_t layer_bytes, float* stream) {
-    return model->is_bf16
-               ? forward<Bf16>(*model, *team, *space, *batch, *cache, layer_bytes, stream)
-               : forward<float>(*model, *team, *space, *batch, *cache, layer_bytes, stream);
+                       const Cache* caches, float* stream) {
+    return model->is_bf16 ? forward<Bf16>(*model, *team, *space, *batch, caches, stream)
+                          : forward<float>(*model, *team, *space, *batch, caches, stream);
 }
 
 const char* pd_logits(const Model* model, Team* team, Workspace* space, const float* rows,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from daemons.engine.batch import Table, fault, lay_out
+from daemons.engine.batch import Table, fault, lay_out, window_fault
 from daemons.engine.step import Item
 from daemons.protocol.ids import RoomKey
 
@@ -73,3 +73,46 @@ def test_pages_that_were_found_right_are_not_read_again_but_others_are() -> None
     assert fault(Item(KEY, (1,), 4, found, True), known=found, **limits) == ""
     assert "page outside" in fault(Item(KEY, (1,), 4, (99, 98, 0), True), known=found, **limits)
     assert "3 are needed" in fault(Item(KEY, (1,), 8, found, True), known=found, **limits)
+
+
+def near(tokens: int, start: int, first: int, *window: int) -> Item:
+    return Item(KEY, (1,) * tokens, start, tuple(range(16)), True, window, first)
+
+
+def test_window_pages_are_laid_out_from_where_their_table_begins() -> None:
+    batch = lay_out([near(3, 9, 1, 7, 4), near(1, 6, 0, 2, 5)], 4, torch.device("cpu")).windowed
+    assert batch.slots.tolist() == [4 * 4 + 1, 4 * 4 + 2, 4 * 4 + 3, 5 * 4 + 2]
+    assert [(span.start, span.context, span.pages) for span in batch.spans] == [
+        (5, 8, (7, 4)),
+        (6, 7, (2, 5)),
+    ]
+    assert [list(table.numbers) for table in batch.tables] == [[7, 4], [2, 5]]
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (near(1, 9, 0), "window pages 0 to -1 of the text, 1 to 2 are needed"),
+        (near(1, 9, 2, 3), "window pages 2 to 2 of the text, 1 to 2 are needed"),
+        (near(1, 9, 1, 3), "window pages 1 to 1 of the text, 1 to 2 are needed"),
+        (near(4, 9, 1, 3, 4), "1 to 3 are needed"),
+        (near(1, 9, -1, 1, 2, 3, 4), "window pages -1 to 2"),
+        (near(1, 9, 1, 3, 8), "a window page outside 0..7"),
+        (near(1, 9, 1, -1, 3), "a window page outside"),
+    ],
+)
+def test_a_fault_of_window_pages_says_what_is_wrong(bad: Item, reason: str) -> None:
+    assert reason in window_fault(bad, window=6, pages=8, page_size=4)
+
+
+@pytest.mark.parametrize(
+    "good", [near(1, 9, 1, 7, 0), near(1, 9, 0, 99, 7, 0), near(3, 9, 1, 7, 0, 5), near(1, 0, 0, 0)]
+)
+def test_window_pages_may_begin_before_what_is_needed_and_end_behind_it(good: Item) -> None:
+    assert window_fault(good, window=6, pages=100, page_size=4) == ""
+
+
+def test_window_pages_that_were_found_right_are_not_read_again() -> None:
+    item = near(1, 9, 1, 99, 98)
+    assert "outside" in window_fault(item, window=6, pages=8, page_size=4)
+    assert window_fault(item, window=6, pages=8, page_size=4, known=item.window) == ""

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from daemons.cluster.errors import OperatorError
-from daemons.engine import engine as engine_module
+from daemons.engine import reservation
 from daemons.engine.config import EngineConfig
 from daemons.engine.engine import Engine, eos_token_ids
 from daemons.engine.step import NEWEST, Item, Sequence
@@ -307,7 +307,7 @@ def test_a_pool_by_fraction_is_sized_by_what_is_free_and_is_really_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     page_bytes = 2 * 2 * 2 * 16 * 16 * 4  # layers, kinds, heads, tokens, head_dim, fp32
-    monkeypatch.setattr(engine_module, "free_bytes", lambda _: page_bytes * 100)
+    monkeypatch.setattr(reservation, "free_bytes", lambda _: page_bytes * 100)
     config = EngineConfig(device="cpu", dtype="fp32", kv_tokens=0, kv_fraction=0.5)
     engine = Engine.load(config, checkpoint("llama"))
     assert engine.pages == 50
@@ -319,7 +319,7 @@ def test_a_pool_by_fraction_is_sized_by_what_is_free_and_is_really_there(
 def test_a_pool_larger_than_what_is_free_is_refused_before_it_is_reserved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engine_module, "free_bytes", lambda _: 1 << 20)
+    monkeypatch.setattr(reservation, "free_bytes", lambda _: 1 << 20)
     with pytest.raises(OperatorError, match="too much") as caught:
         Engine.load(CONFIG, checkpoint("llama"), kv_tokens=1 << 20)
     assert "engine.kv_tokens to at most" in caught.value.hint
@@ -363,3 +363,62 @@ def test_a_step_whose_token_was_never_chosen_is_an_error_of_its_room_alone(engin
     broken, well = engine.forward([missing, next_item])
     assert "no token was chosen for position 5" in broken.error
     assert well.token is not None
+
+
+@pytest.fixture(params=["torch", "native"])
+def windowed(request: pytest.FixtureRequest) -> Engine:
+    """An engine with window pages: three layers with a window of 20 tokens, one without."""
+    if request.param == "native":
+        library()
+    config = msgspec.structs.replace(CONFIG, kernels=request.param, chunk_tokens=32)
+    return Engine.load(config, checkpoint("gemma3"), window_rooms=4)
+
+
+def test_layers_with_a_window_have_pages_of_their_own(windowed: Engine) -> None:
+    assert (windowed.pages, windowed.window_pages) == (64, 4 * 5)
+    assert windowed.windows.by_layer == (20, 20, None, 20)
+    address, size = windowed.kv_memory()
+    ends = [
+        region.address
+        + region.page_bytes * (windowed.pages if region.layer == 2 else windowed.window_pages)
+        for region in windowed.kv_regions()
+    ]
+    assert max(ends) == address + size
+    page_bytes = windowed.kv_regions()[0].page_bytes
+    assert size == (64 + 3 * 20) * page_bytes * 2 * 2
+    assert Engine.load(CONFIG, checkpoint("llama"), window_rooms=4).window_pages == 0
+
+
+def test_an_item_with_wrong_window_pages_has_its_error_and_the_others_go_on(
+    windowed: Engine,
+) -> None:
+    begin(windowed, [Talk(KEY, PROMPT, ()), Talk(OTHER, PROMPT, ())])
+    absent, outside = Item(KEY, PROMPT, 0, (0,), True), Item(KEY, PROMPT, 0, (0,), True, (20,))
+    good = Item(OTHER, PROMPT, 0, (1,), True, (19,))
+    for bad, words in ((absent, "0 to 0 are needed"), (outside, "window page outside 0..19")):
+        results = windowed.forward([bad, good])
+        assert words in results[0].error
+        assert results[1].error == ""
+        assert results[1].token is not None
+
+
+def test_warming_up_leaves_no_trace_in_either_pool(windowed: Engine) -> None:
+    windowed.warm_up()
+    address, size = windowed.kv_memory()
+    assert not any(ctypes.string_at(address, size))
+
+
+def test_a_text_goes_on_beside_its_window_pages_when_the_others_were_away(
+    windowed: Engine,
+) -> None:
+    prompt = tuple(range(3, 60))
+    plain, moved = (Talk(RoomKey(n, 1), prompt, (n, n + 8, n + 16, n + 24, n + 32)) for n in (1, 2))
+    begin(windowed, [plain, moved])
+    talk_on(windowed, [plain], 16)
+    talk_on(windowed, [moved], 9)
+    windowed.keep(moved.key, moved.pages[:4])
+    windowed._memory.full.memory.zero_()
+    windowed.restore(moved.key, (50, 49, 48, 47))
+    moved.pages = (50, 49, 48, 47, 60)
+    talk_on(windowed, [moved], 16)
+    assert moved.tokens == plain.tokens

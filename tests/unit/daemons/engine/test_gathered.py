@@ -13,8 +13,8 @@ from daemons.engine.config import EngineConfig
 from daemons.engine.device import Place, kv_place
 from daemons.engine.engine import Engine
 from daemons.engine.gathered import gathered_attention, regrouped
-from daemons.engine.kernels import choose_attention
-from daemons.engine.kv_cache import FP8, LARGEST_FP8, KvPool, make_pool, rounded
+from daemons.engine.kernels import choose_for_pool
+from daemons.engine.kv_cache import FP8, LARGEST_FP8, KvPool, make_pool, memory_of, rounded
 from daemons.engine.step import Item
 from daemons.protocol.ids import RoomKey
 from tests.support.checkpoints import checkpoint
@@ -100,7 +100,7 @@ def test_pages_leave_come_back_and_are_cleared() -> None:
     pool.clear(range(1, 3))
     assert not pool.memory.float()[:, :, :, 1:3].any()
     assert torch.equal(pool.memory.float()[:, :, :, 5], before[:, :, :, 5])
-    regions = pool.regions()
+    regions = memory_of(pool).regions()
     assert all(region.page_bytes == PAGE_SIZE * HEAD_DIM for region in regions)
 
 
@@ -120,7 +120,7 @@ def test_cuda_in_bf16_is_taken_and_auto_is_what_is_computed_in() -> None:
 
 
 def test_the_attention_of_such_a_pool_is_chosen() -> None:
-    attention = choose_attention(pool_of(FP8), 4, None, torch.float32)
+    attention = choose_for_pool(pool_of(FP8), 4, torch.float32)
     pool, batch = pool_of(FP8), batch_of([Item(RoomKey(1, 1), (0,), 0, (0,), True)])
     query, kv = torch.ones(1, 4, HEAD_DIM), torch.full((1, 2 * KV_HEADS, HEAD_DIM), 3.3)
     assert torch.equal(attention(pool, batch)(0, query, kv), torch.full((1, 4 * HEAD_DIM), 3.25))

@@ -11,9 +11,10 @@ from daemons.engine.config import EngineConfig
 from daemons.engine.device import Place
 from daemons.engine.engine import Engine
 from daemons.engine.kernels import choose_attention, native_team
-from daemons.engine.kv_cache import make_pool
+from daemons.engine.kv_cache import make_pool, memory_of
 from daemons.engine.models.decoder import Decoder
 from daemons.engine.native.decoder import NativeDecoder
+from daemons.engine.parts import ByParts
 from tests.support.checkpoints import checkpoint
 from tests.support.native import library, team
 
@@ -38,11 +39,11 @@ def test_auto_takes_what_is_there_and_builds_nothing(
 
 
 def test_attention_is_the_kernels_where_there_is_a_team_and_a_pool_that_they_know() -> None:
-    pool = make_pool(1, 1, 4, 16, 16, CPU)
-    odd = make_pool(1, 1, 4, 16, 5, CPU)
-    assert choose_attention(pool, 2, None) is paged_attention
-    assert choose_attention(odd, 2, team(1)) is paged_attention
-    assert choose_attention(pool, 2, team(1)) is not paged_attention
+    memory = memory_of(make_pool(1, 1, 4, 16, 16, CPU))
+    odd = memory_of(make_pool(1, 1, 4, 16, 5, CPU))
+    assert choose_attention(memory, 2, None) == ByParts(paged_attention)
+    assert choose_attention(odd, 2, team(1)) == ByParts(paged_attention)
+    assert choose_attention(memory, 2, team(1)) != ByParts(paged_attention)
 
 
 def test_an_engine_runs_the_model_in_what_it_was_told() -> None:

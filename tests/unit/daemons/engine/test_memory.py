@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from daemons.cluster.errors import OperatorError
 from daemons.engine import memory
 from daemons.engine.config import EngineConfig
 from daemons.engine.device import Place
-from daemons.engine.memory import free_bytes, no_memory, pool_pages
+from daemons.engine.memory import PageCosts, free_bytes, no_memory, pool_pages
 from daemons.protocol.handshake import PAGES_LIMIT
 
 GIB = 1 << 30
@@ -74,7 +76,7 @@ def test_this_machine_has_some_memory_left() -> None:
 
 def pages(kv_tokens: int, free: int, **settings: float) -> int:
     config = EngineConfig(page_size=16, **settings)  # type: ignore[arg-type]
-    return pool_pages(config, page_bytes=1 << 20, free=free, kv_tokens=kv_tokens)
+    return pool_pages(config, PageCosts(1 << 20), free=free, kv_tokens=kv_tokens)
 
 
 def test_a_pool_without_a_size_takes_its_share_of_what_is_free() -> None:
@@ -109,3 +111,38 @@ def test_a_pool_without_a_page_is_refused(kv_tokens: int, free: int, words: str)
 def test_memory_that_was_promised_and_not_given_is_told_with_what_is_missing(kernel: Path) -> None:
     error = no_memory("a KV pool of 9 pages", 9 * GIB, CPU)
     assert "takes 9.00 GiB, 8.00 GiB are free: 1.00 GiB too much" in error.what
+
+
+@given(st.integers(0, 9), st.integers(0, 9), st.integers(1, 40), st.integers(0, 2000))
+def test_a_budget_buys_the_most_pages_that_it_can(
+    full_bytes: int, window_bytes: int, window_pages: int, budget: int
+) -> None:
+    if full_bytes + window_bytes == 0:
+        return
+    limit = 300
+    costs = PageCosts(full_bytes, window_bytes, window_pages if window_bytes else 0, limit)
+    pages = costs.within(budget)
+    assert costs.bytes_of(pages) <= budget
+    if full_bytes or pages < limit:
+        assert costs.bytes_of(pages + 1) > budget
+    assert costs.window_pages_of(pages) == min(pages, costs.window_pages)
+
+
+def test_pages_that_no_layer_pays_for_are_as_many_as_are_of_use() -> None:
+    costs = PageCosts(full_bytes=0, window_bytes=4, window_pages=10, pages=300)
+    assert costs.within(39) == 9
+    assert costs.within(40) == 300
+
+
+def test_a_window_pool_that_does_not_fit_beside_the_pages_is_told() -> None:
+    config = EngineConfig(page_size=16)
+    costs = PageCosts(1 << 20, 1 << 20, window_pages=20)
+    assert pool_pages(config, costs, free=70 << 20, kv_tokens=800) == 50
+    with pytest.raises(
+        OperatorError, match=r"takes 70\.0 MiB, 69\.0 MiB are free: 1\.0 MiB"
+    ) as told:
+        pool_pages(config, costs, free=69 << 20, kv_tokens=800)
+    assert "at most 784," in told.value.hint
+    assert pool_pages(config, costs, free=250 << 20, kv_tokens=0) == 80  # 0.4 of it less 20
+    with pytest.raises(OperatorError, match=r"no KV page of 2\.0 MiB"):
+        pool_pages(config, costs, free=4 << 20, kv_tokens=0)

@@ -13,7 +13,7 @@ from daemons.engine.attention import paged_attention
 from daemons.engine.batch import lay_out
 from daemons.engine.config import Weights
 from daemons.engine.device import Place
-from daemons.engine.kv_cache import KvPool, make_pool
+from daemons.engine.kv_cache import KvMemory, make_memory, make_pool, memory_of
 from daemons.engine.models import decoder as torchs
 from daemons.engine.models import read_spec
 from daemons.engine.native import abi
@@ -26,6 +26,7 @@ from daemons.engine.step import Item
 from daemons.engine.weights import Checkpoint
 from daemons.protocol.ids import RoomKey
 from tests.support.checkpoints import KINDS, VOCABULARY, checkpoint
+from tests.support.engines import WindowPages
 from tests.support.native import library, team
 
 PAGE_SIZE = 16
@@ -41,9 +42,9 @@ def model_of(kind: str, place: Place, members: int) -> NativeDecoder:
     return native.build(read_spec(directory), Checkpoint(directory, place), place, team(members))
 
 
-def pool_of(model: NativeDecoder, place: Place) -> KvPool:
+def memory(model: NativeDecoder, place: Place) -> KvMemory:
     spec = model.spec
-    return make_pool(spec.layers, spec.kv_heads, 64, PAGE_SIZE, spec.head_dim, place)
+    return memory_of(make_pool(spec.layers, spec.kv_heads, 64, PAGE_SIZE, spec.head_dim, place))
 
 
 def item(first: int, last: int, room: int = 1) -> Item:
@@ -56,12 +57,12 @@ def run(
 ) -> list[torch.Tensor]:
     """Return what each forward of one pool leaves, fp32 [tokens, hidden]."""
     model = model_of(kind, place, members)
-    pool = pool_of(model, place)
+    kept = memory(model, place)
     left = []
     with torch.inference_mode():
         for items in forwards:
             batch = lay_out(items, PAGE_SIZE, place.device)
-            left.append(model.hidden(batch, NativeAttention(team(members), pool, batch)))
+            left.append(model.hidden(batch, NativeAttention(team(members), kept, batch)))
     return left
 
 
@@ -71,12 +72,12 @@ def test_it_computes_what_torch_computes(kind: str, place: Place) -> None:
     directory = checkpoint(kind)
     reference = torchs.build(read_spec(directory), Checkpoint(directory, place), place)
     model = model_of(kind, place, 2)
-    pool = pool_of(model, place)
+    kept = memory(model, place)
     forwards = [[item(0, 200)], [item(200, 290), item(0, 33, 2)], [item(290, 291), item(33, 34, 2)]]
     with torch.inference_mode():
         for items, found in zip(forwards, run(kind, forwards, place, 2), strict=True):
             batch = lay_out(items, PAGE_SIZE, place.device)
-            wanted = reference.hidden(batch, paged_attention(pool, batch))
+            wanted = reference.hidden(batch, paged_attention(kept.full, batch))
             limit = 5e-6 if place is CPU else 6e-2  # of the largest
             assert (found - wanted).abs().max() <= limit * wanted.abs().max()
             logits = reference.logits(wanted)
@@ -96,6 +97,34 @@ def test_a_rows_result_is_the_same_to_the_bit_in_any_chunk_batch_or_team(
         left = run(kind, [*chunks, *steps], place, members)
         rows = [left[0], left[1][:1], left[2][64:], *(step[:1] for step in left[3:])]
         assert torch.equal(torch.cat(rows), whole)
+
+
+@pytest.mark.parametrize("place", [CPU, CPU_BF16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("kind", ["gemma2", "gemma3", "mistral"])
+def test_window_pages_change_no_bit_wherever_they_lie(kind: str, place: Place) -> None:
+    whole = run(kind, [[item(0, 290)]], place)[0]
+    model = model_of(kind, place, 2)
+    spec = model.spec
+    kept = make_memory(
+        [window is not None for window in spec.windows],
+        kv_heads=spec.kv_heads,
+        pages=64,
+        window_pages=9,
+        page_size=PAGE_SIZE,
+        head_dim=spec.head_dim,
+        place=place,
+    )
+    kept.memory.fill_(float("nan"))  # a page that is used again would show what it held
+    window = WindowPages(20, PAGE_SIZE, [8, 2, 5, 0, 7, 3, 6])
+    left = []
+    for first, last in ((0, 77), (77, 78), (78, 150), (150, 240), (240, 241), (241, 290)):
+        part = dataclasses.replace(item(first, last), pages=tuple(range(63, 43, -1)))
+        cover = window.cover(first, last - first)
+        part = dataclasses.replace(part, window=cover[0], window_first=cover[1])
+        batch = lay_out([part], PAGE_SIZE, place.device)
+        with torch.inference_mode():
+            left.append(model.hidden(batch, NativeAttention(team(2), kept, batch)))
+    assert torch.equal(torch.cat(left), whole)
 
 
 @pytest.mark.parametrize("place", [CPU, CPU_BF16], ids=["fp32", "bf16"])
@@ -125,9 +154,9 @@ def test_the_likeliest_tokens_are_those_of_the_largest_logits(
     kind: str, place: Place, members: int
 ) -> None:
     model, items = model_of(kind, place, members), [item(0, 90), item(0, 1, 2), item(0, 40, 3)]
-    pool = pool_of(model, place)
+    kept = memory(model, place)
     batch = lay_out(items, PAGE_SIZE, place.device)
-    attend = NativeAttention(team(members), pool, batch)
+    attend = NativeAttention(team(members), kept, batch)
     wanted = model.logits(model.hidden(batch, attend)).argmax(dim=-1)
     assert model.likeliest(attend, array("i", range(131))).tolist() == wanted.tolist()
     some = array("i", [130, 89, 90])
@@ -199,7 +228,7 @@ def test_rounded_weights_compute_what_they_stand_for(
 ) -> None:
     directory = checkpoint(kind)
     spec = read_spec(directory)
-    pool = pool_of(model_of(kind, place, 1), place)
+    kept = memory(model_of(kind, place, 1), place)
     models = [
         native.build(spec, Checkpoint(directory, place), place, team(1), weights),
         torchs.build(spec, Checkpoint(directory, place), place, forms_of(weights)),
@@ -207,8 +236,8 @@ def test_rounded_weights_compute_what_they_stand_for(
     for items in ([item(0, 200)], [item(200, 201), item(0, 33, 2)]):
         batch = lay_out(items, PAGE_SIZE, place.device)
         with torch.inference_mode():
-            found = models[0].hidden(batch, NativeAttention(team(1), pool, batch))
-            wanted = models[1].hidden(batch, paged_attention(pool, batch))
+            found = models[0].hidden(batch, NativeAttention(team(1), kept, batch))
+            wanted = models[1].hidden(batch, paged_attention(kept.full, batch))
             limit = 5e-6 if place is CPU else 6e-2
             assert (found - wanted).abs().max() <= limit * wanted.abs().max()
             logits = models[1].logits(wanted)
