@@ -12,6 +12,7 @@ from tests.support.cluster import post, running
 
 pytestmark = pytest.mark.live
 CLIENTS = 4
+PAUSE_S = 0.05  # of each, so that those who start have a processor
 ASK = {"prompt": "a rolling restart", "max_tokens": 24, "temperature": 0, "ignore_eos": True}
 
 
@@ -31,6 +32,7 @@ def test_a_rolling_restart_loses_no_request(tmp_path: Path) -> None:
                 status, body = post(f"{cluster.lb}/v1/completions", {"model": "x", **ASK})
                 text = body["choices"][0]["text"] if status == 200 else str(body)
                 answers.append((status, text))
+                enough.wait(PAUSE_S)
 
         asking = [threading.Thread(target=ask) for _ in range(CLIENTS)]
         for thread in asking:
