@@ -4,6 +4,9 @@ A node is one page; its name is the page's tokens, its place the tokens before. 
 page reads the whole path to it, so a page that nobody reads has nobody reading below it, and all
 that is cached and unread can go, leaf by leaf, the least recently read first. Only what is written
 in full and will never be written again comes in. Trees of different salts never meet.
+
+Where a model keeps another kind of state beside these pages, a companion says how much of a path
+can be used with what is there of it, and hears of what is read and what goes.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Protocol
 
 from daemons.kv.ledger import Ledger, Owner, WrongOwner
 from daemons.protocol.ids import RoomKey
@@ -29,6 +33,8 @@ class Node:
     page: int
     children: dict[Tokens, Node] = field(default_factory=dict)
     read_at: int = 0  # by the tree's own count
+    window: int = -1  # its window page; -1: there is none, or it has gone
+    window_read_at: int = 0  # by the companion's count
 
 
 @dataclass(slots=True)
@@ -36,6 +42,7 @@ class Lease:
     """What a room reads of the tree: a path from the root down, one node per page of its text."""
 
     nodes: list[Node] = field(default_factory=list)
+    windows: list[Node] = field(default_factory=list)  # those whose window page is read too
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -53,11 +60,32 @@ class Lease:
         )
 
 
+class Companion(Protocol):
+    """Another kind of state that belongs to cached pages, and may be there for some of them."""
+
+    def usable(self, nodes: Sequence[Node]) -> int:
+        """Return how many nodes of a path a room can go on from."""
+        ...
+
+    def read(self, key: RoomKey, lease: Lease) -> None:
+        """Keep what ``key`` needs to go on from a lease."""
+        ...
+
+    def end(self, key: RoomKey, lease: Lease) -> None:
+        """Let ``key`` read no more."""
+        ...
+
+    def dropped(self, node: Node) -> None:
+        """Let go what belongs to a page that nobody reads, and which goes."""
+        ...
+
+
 class PrefixTree:
     """The cached pages of one ledger."""
 
-    def __init__(self, pages: Ledger, page_size: int) -> None:
+    def __init__(self, pages: Ledger, page_size: int, beside: Companion | None = None) -> None:
         self._pages = pages
+        self._beside = beside
         self._page_size = page_size
         self._root = Node(None, (), -1)
         self._size = 0
@@ -77,8 +105,12 @@ class PrefixTree:
         for at in range(min(pages, len(text) // self._page_size)):
             if node is None or (node := node.children.get(self._name(text, at))) is None:
                 break
-            self._pages.read_by(key, node.page)
             lease.nodes.append(node)
+        if self._beside is not None:
+            del lease.nodes[self._beside.usable(lease.nodes) :]
+            self._beside.read(key, lease)
+        for node in lease.nodes:
+            self._pages.read_by(key, node.page)
         return lease
 
     def extend(
@@ -115,6 +147,8 @@ class PrefixTree:
             node.read_at = self._reads
             if self._pages.left_by(key, node.page):
                 self._maybe_unread(node)
+        if self._beside is not None:
+            self._beside.end(key, lease)
 
     def evict(self, pages: int) -> None:
         """Make ``pages`` free of those that nobody reads, the least recently read first.
@@ -130,16 +164,16 @@ class PrefixTree:
                 self._drop(node)
                 pages -= 1
 
-    def nodes(self) -> list[tuple[str, Tokens, int]]:
-        """Return salt, all tokens from the beginning, and page, of each node; for checks."""
-        found: list[tuple[str, Tokens, int]] = []
+    def nodes(self) -> list[tuple[str, Tokens, Node]]:
+        """Return each node with its salt and all tokens from the beginning; for checks."""
+        found: list[tuple[str, Tokens, Node]] = []
         waiting: list[tuple[str, Tokens, Node]] = [
             (str(name[0]), (), node) for name, node in self._root.children.items()
         ]
         while waiting:
             salt, before, node = waiting.pop()
             for name, child in node.children.items():
-                found.append((salt, (*before, *name), child.page))
+                found.append((salt, (*before, *name), child))
                 waiting.append((salt, (*before, *name), child))
         return found
 
@@ -172,6 +206,8 @@ class PrefixTree:
         parent = node.parent
         assert parent is not None
         self._pages.evict(node.page)
+        if self._beside is not None:
+            self._beside.dropped(node)
         del parent.children[node.tokens]
         self._size -= 1
         self.evictions += 1

@@ -203,8 +203,8 @@ class Storm(RuleBasedStateMachine):
         self.ledger.check()
         nodes = self.cached.nodes()
         assert len(nodes) == len(self.cached) == self.ledger.counts()[Owner.CACHED]
-        for salt, tokens, page in nodes:
-            assert self.content[page] == (salt, "".join(map(chr, tokens)))
+        for salt, tokens, node in nodes:
+            assert self.content[node.page] == (salt, "".join(map(chr, tokens)))
         read = {page for _, lease in self.open for page in lease.pages}
         assert len(read) == self.ledger.read
 
