@@ -3,6 +3,9 @@
 A text that has ended leaves its whole pages, prompt and output, as far as their KV was written
 here or arrived in full. Memory that a writer may still write is no text's. A prompt that prefill
 computes may lie in cached pages to its last token: what is decoded goes behind it.
+
+Layers with a window have pages of their own, which end with their room. Prefill sends those anew;
+a prompt that is computed here begins at its first token.
 """
 
 from __future__ import annotations
@@ -23,10 +26,11 @@ class Cache:
     tree: PrefixTree
     page_size: int
     on: bool
+    in_part: bool = False  # there are layers with a window, of whose pages nothing is kept
 
     def lease(self, request: Request) -> None:
         """Let a room that has no memory yet begin with the cached pages of its prompt."""
-        if not self.on:
+        if not self.on or (self.in_part and request.local):
             return
         submit = request.submit
         most = reusable_pages(submit, self.page_size) if request.local else len(submit.prompt)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from daemons.engine.step import Begin, End, Keep, Prepare, Restore, Run
+from daemons.kv.stretch import Stretch
 from daemons.protocol.generate import LookUp
 from daemons.protocol.ids import RoomKey
 from daemons.protocol.metadata import ChunkSum
@@ -39,7 +40,7 @@ class VerifySums:
     """Compare pages that have landed with prefill's sums; answered by SumsVerified."""
 
     key: RoomKey
-    pages: tuple[int, ...]  # that were asked for, in prompt order
+    offered: Stretch  # where they are
     sums: tuple[ChunkSum, ...]
     tokens: int  # of the prompt
 

@@ -14,6 +14,7 @@ from daemons.decode.request import Request
 from daemons.engine.config import EngineConfig
 from daemons.engine.step import Item, Result
 from daemons.kv.runs import pages_for
+from daemons.kv.window_pool import NO_POOL, WindowPool
 from daemons.protocol.ids import RoomKey
 
 
@@ -22,6 +23,7 @@ class ForwardQueue:
     """Rooms whose prompt is not yet computed."""
 
     engine: EngineConfig
+    pool: WindowPool = NO_POOL
     rooms: dict[RoomKey, Request] = field(default_factory=dict)
 
     def step(self, rows: int) -> list[Item]:
@@ -58,4 +60,9 @@ class ForwardQueue:
     def _item(self, request: Request, chunk: int) -> Item:
         prompt, start, end = request.submit.prompt, request.computed, request.computed + chunk
         pages = request.pages[: pages_for(end, self.engine.page_size)]
-        return Item(request.key, prompt[start:end], start, pages, samples=end == len(prompt))
+        samples, window = end == len(prompt), request.window
+        if self.pool:
+            window.cover(self.pool, start, end)
+        return Item(
+            request.key, prompt[start:end], start, pages, samples, window.pages, window.first
+        )

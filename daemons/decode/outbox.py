@@ -58,6 +58,7 @@ class Outbox:
             len(request.submit.prompt),
             prompt_digest(request.submit.prompt),
             cached * page_size,
+            request.window.pages,
         )
         self.do(Send(request.peer, message))
 

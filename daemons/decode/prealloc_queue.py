@@ -11,10 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from daemons.decode.budget import Budget
-from daemons.decode.cache import Cache
+from daemons.decode.memory import Memory
 from daemons.decode.prefills import Prefills
 from daemons.decode.request import Request
-from daemons.kv.ledger import Ledger, Owner
 from daemons.protocol.ids import RoomKey
 
 
@@ -25,7 +24,7 @@ class PreallocQueue:
     rooms: dict[RoomKey, Request] = field(default_factory=dict)
 
     def admit(
-        self, cache: Cache, rows: Ledger, budget: Budget, places: int, prefills: Prefills
+        self, memory: Memory, budget: Budget, places: int, prefills: Prefills
     ) -> list[Request]:
         """Give memory to rooms in order until one does not fit; return those that got it.
 
@@ -36,18 +35,13 @@ class PreallocQueue:
             peer = None if request.local else prefills.ready(request.submit.prefill)
             if peer is None and not request.local:
                 continue
-            no_row = rows.free == 0 and not request.local
-            if len(admitted) >= places or no_row:
+            if len(admitted) >= places or memory.lacks(request):
                 break
-            cache.lease(request)
+            memory.cache.lease(request)
             if not budget.fits(request):
-                cache.end(request)
+                memory.cache.end(request)
                 break
-            owner = Owner.REQUEST if request.local else Owner.WRITER
-            count = budget.prompt_pages(request) - len(request.lease)
-            request.pages += cache.pages.take(key, count, owner)
-            if not request.local:
-                (request.row,) = rows.take(key, 1, owner)
+            memory.reserve(request, budget.prompt_pages(request))
             request.peer = peer
             budget.admitted(request)
             admitted.append(self.rooms.pop(key))

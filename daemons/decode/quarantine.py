@@ -30,6 +30,7 @@ class Held:
     failure: Failure
     asked_s: float
     settles_s: float | None = None  # of our waking time, when released; None: no answer yet
+    window: tuple[int, ...] = ()  # window pages
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from daemons.kv.prefix_tree import Lease
+from daemons.kv.window_table import WindowTable
 from daemons.protocol.causes import Failure
 from daemons.protocol.generate import Submit, TokenOut
 from daemons.protocol.ids import PeerId, RoomKey
@@ -24,6 +25,7 @@ class Request:
     peer: PeerId | None = None  # the prefill that was told where to write
     pages: tuple[int, ...] = ()  # in token order, the lease's first
     lease: Lease = field(default_factory=Lease)  # cached pages that we read
+    window: WindowTable = field(default_factory=WindowTable)  # all of it our own
     row: int | None = None
     status: Status = Status.BOOTSTRAPPING
     sent_bytes: int = 0  # that prefill reports

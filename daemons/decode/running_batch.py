@@ -8,6 +8,7 @@ from itertools import islice
 from daemons.decode.request import Request
 from daemons.engine.step import NEWEST, Item
 from daemons.kv.ledger import Ledger, Owner
+from daemons.kv.window_pool import NO_POOL, WindowPool
 from daemons.protocol.generate import FinishReason
 from daemons.protocol.ids import RoomKey
 
@@ -18,6 +19,7 @@ class RunningBatch:
 
     page_size: int
     batch_rooms: int
+    pool: WindowPool = NO_POOL
     rooms: dict[RoomKey, Request] = field(default_factory=dict)
 
     def join(self, waiting: dict[RoomKey, Request], returning: int = 0) -> list[Request]:
@@ -54,13 +56,19 @@ class RunningBatch:
             if request.key not in short:
                 request.pages += pages.take(request.key, 1, Owner.REQUEST)
         items: list[Item] = []
+        has_windows = bool(self.pool)
         for key, request in self.rooms.items():
             if _is_full(request) or (short and key in short):
                 continue
             under_way = request.in_steps
             token = NEWEST if under_way else request.output[-1]
             place = request.prompt_tokens + len(request.output) + under_way - 1
-            items.append(Item(key, (token,), place, request.pages, True))
+            if has_windows:
+                (window := request.window).cover(self.pool, place, place + 1)
+                table = window.pages, window.first
+                items.append(Item(key, (token,), place, request.pages, True, *table))
+            else:
+                items.append(Item(key, (token,), place, request.pages, True))
             request.in_steps = under_way + 1
         return items
 

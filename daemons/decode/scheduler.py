@@ -15,16 +15,16 @@ from __future__ import annotations
 from itertools import chain
 
 from daemons.decode.budget import Budget, budget_of
-from daemons.decode.cache import Cache
 from daemons.decode.commands import Command, ReadRow, VerifySums, ZeroRow
 from daemons.decode.config import DecodeConfig
 from daemons.decode.events import Event, Retract, RowRead, SumsVerified
 from daemons.decode.forward_queue import ForwardQueue
+from daemons.decode.memory import memory_of
 from daemons.decode.outbox import Outbox
 from daemons.decode.prealloc_queue import PreallocQueue
 from daemons.decode.prebuilt import Prebuilt
 from daemons.decode.prefills import Prefills
-from daemons.decode.quarantine import Held, Quarantine
+from daemons.decode.quarantine import Quarantine
 from daemons.decode.request import Request
 from daemons.decode.retracted_queue import RetractedQueue, victim
 from daemons.decode.running_batch import RunningBatch, finish_of
@@ -44,9 +44,9 @@ from daemons.engine.step import (
     StepDone,
     StepFailed,
 )
-from daemons.kv.ledger import Ledger, Owner
-from daemons.kv.prefix_tree import PrefixTree
+from daemons.kv.ledger import Owner
 from daemons.kv.runs import pages_for
+from daemons.kv.window_pool import NO_POOL, WindowPool
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.generate import RouteFailed, RouteFound, Submit, TokenOut
 from daemons.protocol.handshake import (
@@ -92,24 +92,31 @@ class Scheduler:
     """The state of one decode rank."""
 
     def __init__(
-        self, me: PeerId, config: DecodeConfig, buffers: RegisterBuffers, pages: int
+        self,
+        me: PeerId,
+        config: DecodeConfig,
+        buffers: RegisterBuffers,
+        pages: int,
+        pool: WindowPool = NO_POOL,
     ) -> None:
-        """``buffers`` is our memory as prefills are told of it; ``pages`` the KV pool's size."""
+        """``buffers`` is our memory as prefills are told of it; ``pages`` the KV pool's size.
+
+        ``pool`` is that of layers with a window.
+        """
         engine, timers = config.engine, config.timers
         self.me = me
         self.config = config
-        self.pages = Ledger(pages)
-        self.rows = Ledger(config.rows, "row")
-        tree = PrefixTree(self.pages, engine.page_size)
-        self.cache = Cache(self.pages, tree, engine.page_size, config.prefix_cache)
+        self.memory = memory_of(config, pages, pool)
+        self.pages, self.window = self.memory.pages, self.memory.window
+        self.rows, self.cache = self.memory.rows, self.memory.cache
         self.peers = Peers(Liveness(timers.heartbeat_s, timers.peer_timeout_s))
         self.recorder = Recorder(me.instance, "decode", STEPS)
         self.prefills = Prefills(buffers, self.peers)
         self.prealloc = PreallocQueue()
         self.transfer = TransferQueue(timers)
-        self.forward = ForwardQueue(engine)
+        self.forward = ForwardQueue(engine, pool)
         self.prebuilt = Prebuilt()
-        self.running = RunningBatch(engine.page_size, engine.batch_rooms)
+        self.running = RunningBatch(engine.page_size, engine.batch_rooms, pool)
         self.retracted = RetractedQueue(config.retract_tokens // engine.page_size, self.pages)
         self.ending: dict[RoomKey, Request] = {}  # over, but the engine uses the pages
         self.quarantine = Quarantine(timers.settle_s)
@@ -187,7 +194,7 @@ class Scheduler:
         return {
             "tokens": max(0, free) * self.config.engine.page_size,
             "rows": self.rows.free,
-            "places": max(0, 2 * self.running.batch_rooms - len(self._holders())),
+            "places": self.memory.places(2 * self.running.batch_rooms - len(self._holders())),
             "queue": waiting,
         }
 
@@ -217,7 +224,7 @@ class Scheduler:
         local = submit.prefill == self.me.instance
         tokens = len(submit.prompt) + submit.sampling.max_tokens - 1
         need = pages_for(tokens, self.config.engine.page_size)
-        if (failure := self._refusal(submit, tokens, need)) is not None:
+        if (failure := self._refusal(submit, tokens)) is not None:
             self.out.count("rooms_refused")
             self.out.tell_failure(key, failure)
             self._tell_prefill(submit, failure)
@@ -232,7 +239,7 @@ class Scheduler:
             self.out.do(Prepare(key, grammar))
         put_in_turn(self.prealloc.rooms, key, request)
 
-    def _refusal(self, submit: Submit, tokens: int, need: int) -> Failure | None:
+    def _refusal(self, submit: Submit, tokens: int) -> Failure | None:
         me, key = self.me.instance, RoomKey(submit.room, submit.attempt)
         if self.draining:
             return Failure(Cause.INSTANCE_DRAINING, "prealloc", me)
@@ -242,8 +249,7 @@ class Scheduler:
             return Failure(Cause.REQUEST_INVALID, "prealloc", me, "the prompt is empty")
         if submit.prefill == me and not self.config.local_prefill:
             return Failure(Cause.REQUEST_INVALID, "prealloc", me, "local_prefill is not allowed")
-        if need > self.pages.size:
-            detail = f"{tokens} tokens need {need} pages, the pool has {self.pages.size}"
+        if detail := self.memory.too_small(tokens, local=submit.prefill == me):
             return Failure(Cause.REQUEST_TOO_LONG, "prealloc", me, detail)
         if len(self.rooms()) >= self.config.max_rooms:
             detail = f"{self.config.max_rooms} rooms are here already"
@@ -261,7 +267,7 @@ class Scheduler:
             return  # those that were here come first
         places = 2 * self.running.batch_rooms - len(self._holders())
         budget = self._budget()
-        for request in self.prealloc.admit(self.cache, self.rows, budget, places, self.prefills):
+        for request in self.prealloc.admit(self.memory, budget, places, self.prefills):
             request.since_s = self._now
             cached = len(request.lease)
             pages = f"{len(request.pages) - cached} pages reserved, {cached} cached"
@@ -349,8 +355,8 @@ class Scheduler:
             return
         if event.row.sums:
             request.landed, request.status = event.row, Status.SUCCESS  # the row is written last
-            pages, tokens = request.lease.others(request.pages), request.prompt_tokens
-            self.out.do(VerifySums(request.key, tuple(pages), event.row.sums, tokens))
+            offered, tokens = self.memory.offered(request), request.prompt_tokens
+            self.out.do(VerifySums(request.key, offered, event.row.sums, tokens))
             return
         del self.transfer.rooms[request.key]
         self._commit(request, event.row)
@@ -371,14 +377,9 @@ class Scheduler:
 
     def _commit(self, request: Request, row: Row) -> None:
         """The writer is done: pages and row are ours, and the first token is the client's."""
-        key = request.key
-        assert request.row is not None
-        own = request.lease.others(request.pages)
-        self.pages.move(key, own, Owner.WRITER, Owner.REQUEST)
-        self.rows.release(key, (request.row,), Owner.WRITER)
-        request.row = None
+        self.memory.landed(request)
         tale = self.recorder.enter(
-            key, "prebuilt", "every byte landed", self._now, sent_bytes=request.sent_bytes
+            request.key, "prebuilt", "every byte landed", self._now, sent_bytes=request.sent_bytes
         )
         tale.cached_tokens = row.cached_tokens
         self._first(request, row.first, row.cached_tokens)
@@ -579,14 +580,8 @@ class Scheduler:
     def _isolate(self, request: Request, failure: Failure, fence: Fence | None) -> None:
         """Put what a writer may still write into quarantine, and ask the writer."""
         assert request.peer is not None
-        assert request.row is not None
-        self.cache.end(request)
-        key, peer, pages = request.key, request.peer, request.pages
-        self.pages.move(key, pages, Owner.WRITER, Owner.QUARANTINED)
-        self.rows.move(key, (request.row,), Owner.WRITER, Owner.QUARANTINED)
-        held = Held(peer, pages, request.row, failure, self._now)
-        self.quarantine.rooms[key] = held
-        request.pages, request.row = (), None
+        key, peer = request.key, request.peer
+        self.quarantine.rooms[key] = self.memory.isolate(request, failure, self._now)
         if request.status is Status.SUCCESS:
             fence = Fence.CLEAN
         if fence is not None:
@@ -608,10 +603,8 @@ class Scheduler:
             return
         self.ending.pop(key, None)
         whole = self.recorder.stage(key) in ("prebuilt", "running")
-        if whole and (failure is None or failure.cause is not Cause.ENGINE_FAILED):
-            self.cache.keep(request)
-        else:
-            self.cache.release(request)
+        sound = failure is None or failure.cause is not Cause.ENGINE_FAILED
+        self.memory.end(request, keep=whole and sound)
         if request.begun:
             self.out.do(End(key))
         tale = self.recorder.leave(
@@ -622,8 +615,7 @@ class Scheduler:
 
     def _release_settled(self) -> None:
         for key, held in self.quarantine.settled(self._now):
-            self.pages.release(key, held.pages, Owner.QUARANTINED)
-            self.rows.release(key, (held.row,), Owner.QUARANTINED)
+            self.memory.settle(key, held)
             self.out.count("quarantines_ended")
 
     def _stop(self) -> None:

@@ -10,6 +10,7 @@ from daemons.decode.config import DecodeConfig
 from daemons.decode.events import Retract, RowRead, SumsVerified
 from daemons.decode.scheduler import Scheduler
 from daemons.engine.step import Begin, End, Keep, Prepare, Restore, Run
+from daemons.kv.window_pool import WindowPool
 from daemons.protocol.generate import Ask, Chaos
 from daemons.protocol.handshake import RegisterBuffers
 from daemons.protocol.metadata import ROW_BYTES, unpack
@@ -31,7 +32,7 @@ class Shell:
         self._report = Report(equipment, core)
         self._forward = ForwardLane(equipment.steps, equipment.wake)
         self._verify = Lane("verify", equipment.wake.post)
-        self._pages = PageSums(engine.kv_regions(), engine.pages, engine.windows)
+        self._pages = PageSums(engine.kv_regions(), engine.pages, core.memory.pool)
 
     def execute(self, command: object) -> object | None:
         """Carry out a command; a look at a row is answered at once."""
@@ -47,7 +48,7 @@ class Shell:
                     Job(
                         lambda: SumsVerified(
                             command.key,
-                            self._pages.difference(command.pages, command.sums, command.tokens),
+                            self._pages.difference(command.offered, command.sums, command.tokens),
                         ),
                         lambda why: SumsVerified(command.key, why),
                     )
@@ -81,6 +82,7 @@ def buffers_of(equipment: Equipment, config: DecodeConfig) -> RegisterBuffers:
         rows_address=equipment.rows.address,
         row_bytes=ROW_BYTES,
         rows=config.rows,
+        window_pages=engine.window_pages,
     )
 
 
@@ -92,8 +94,10 @@ def run_rank(flags: Flags) -> int:
     )
     equipment = equip(flags, Role.DECODE, wants)
     buffers = buffers_of(equipment, config)
-    if equipment.engine.windows:  # of a cached page these layers may hold nothing
+    engine = equipment.engine
+    if engine.windows and not engine.window_pages:  # cached pages may lack what these layers see
         config = msgspec.structs.replace(config, prefix_cache=False)
-    core = Scheduler(flags.me, config, buffers, equipment.engine.pages)
+    pool = WindowPool(engine.windows, engine.window_pages)
+    core = Scheduler(flags.me, config, buffers, engine.pages, pool)
     shell = Shell(equipment, core)
     return equipment.run(core, shell, Retract)

@@ -109,6 +109,8 @@ def families(status: WorkerStatus) -> Iterator[Metric]:
     yield info
     yield _by("pd_rooms", "Rooms by stage", "stage", status.rooms)
     yield _by("pd_pages", "Pages by owner", "owner", status.pages)
+    if status.window_pages:
+        yield _by("pd_window_pages", "Window pages by owner", "owner", status.window_pages)
     yield _by("pd_rows", "Metadata rows by owner", "owner", status.rows)
     peers = TallyOf(word.split(" ")[0] for word in status.peers.values())
     yield _by("pd_peers", "Peers by state", "state", peers)

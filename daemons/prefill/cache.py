@@ -1,18 +1,24 @@
 """Prefill's cached pages: what of a prompt need not be computed again.
 
 What a prompt was read from, and what was computed for it, stays where it is until every write has
-ended.
+ended. Of layers with a window a room has a bounded number of pages of its own; while many are free
+it takes more, so that an earlier place of its text can be gone on from too.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from daemons.kv.ledger import Ledger, Owner
-from daemons.kv.prefix_tree import PrefixTree
+from daemons.kv.prefix_tree import Lease, PrefixTree
 from daemons.kv.reuse import reusable_pages
 from daemons.kv.runs import pages_for
+from daemons.kv.window_cache import WindowCache
+from daemons.kv.window_pool import NO_POOL, WindowPool
+from daemons.kv.window_table import WindowTable
 from daemons.prefill.request import Request
+
+PLENTY_SHARE = 2  # a room takes at most the half of the window pages that are free beyond its need
 
 
 @dataclass(slots=True)
@@ -23,6 +29,10 @@ class Cache:
     tree: PrefixTree
     page_size: int
     on: bool
+    chunk_tokens: int = 1  # of a room, at most, in a forward
+    pool: WindowPool = NO_POOL
+    window: Ledger = field(default_factory=lambda: Ledger(0, "window page"))
+    beside: WindowCache | None = None  # the tree's companion, where there is such a pool
 
     def give(self, request: Request) -> bool:
         """Give a room all pages of its prompt; False when they are not to be had."""
@@ -32,24 +42,44 @@ class Cache:
         if need - reusable > self.pages.available:
             return False
         lease = self.tree.lease(key, submit.cache_salt, submit.prompt, reusable)
-        if need - len(lease) > self.pages.available:
-            self.tree.end(key, lease)
-            return False
-        request.lease = lease
-        request.pages = lease.pages + self.pages.take(key, need - len(lease), Owner.REQUEST)
-        request.computed = request.cached_tokens = len(lease) * self.page_size
-        return True
+        if self._take(request, lease, need):
+            return True
+        cannot = len(lease.windows) + self._least(need - len(lease)) > self.window.size
+        self.tree.end(key, lease)
+        # what it would read and what it would write are more than there are: it reads nothing
+        return cannot and self._take(request, Lease(), need)
 
     def keep(self, request: Request) -> None:
         """Let others read the whole pages of a prompt that is computed."""
         if self.on:
-            submit = request.submit
-            self.tree.extend(
-                request.key, submit.cache_salt, request.lease, submit.prompt, request.pages
-            )
+            key, submit, lease = request.key, request.submit, request.lease
+            self.tree.extend(key, submit.cache_salt, lease, submit.prompt, request.pages)
+            if self.beside is not None:
+                self.beside.keep(key, lease, request.window)
 
     def release(self, request: Request) -> None:
         """Take back what a room holds."""
         own = request.lease.others(request.pages)
         self.pages.release(request.key, own, Owner.REQUEST)
+        self.window.release(request.key, request.window.own, Owner.REQUEST)
         self.tree.end(request.key, request.lease)
+
+    def _take(self, request: Request, lease: Lease, need: int) -> bool:
+        """Give a room what it needs beyond a lease, all or nothing."""
+        key, more = request.key, need - len(lease)
+        least = self._least(more)
+        if more > self.pages.available or least > self.window.available:
+            return False
+        request.lease = lease
+        request.pages = lease.pages + self.pages.take(key, more, Owner.REQUEST)
+        request.computed = request.cached_tokens = len(lease) * self.page_size
+        if self.pool:
+            plenty = min(more, self.window.free // PLENTY_SHARE) if self.on else 0
+            own = self.window.take(key, max(least, plenty), Owner.REQUEST)
+            read = tuple(node.window for node in lease.windows)
+            request.window = WindowTable(len(lease) - len(read), read, own, set(read))
+        return True
+
+    def _least(self, text_pages: int) -> int:
+        """Return how many window pages of its own a room needs for so much of its text."""
+        return self.pool.needed(self.chunk_tokens, text_pages)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from daemons.kv.stretch import Stretch, joined
 from daemons.protocol.handshake import KvRegion
 from daemons.protocol.ids import PeerId, RoomKey
 from daemons.protocol.metadata import SUMS_LIMIT, ChunkSum
@@ -28,8 +29,7 @@ class Kept:
     """Of one room."""
 
     sums: list[ChunkSum] = field(default_factory=list)
-    rest: list[int] = field(default_factory=list)  # pages of those that found no place
-    rest_first: int = 0
+    rest: list[Stretch] = field(default_factory=list)  # those that found no place
     tokens: int = 0  # of the prompt
 
 
@@ -51,36 +51,32 @@ class ChunkSums:
         """A decode is gone."""
         self._alike.discard(peer)
 
-    def sent(
-        self, peer: PeerId, key: RoomKey, first: int, pages: Sequence[int], tokens: int = 0
-    ) -> None:
-        """Sum a chunk, if it is one of those; it begins at the ``first`` page of the room's.
+    def sent(self, peer: PeerId, key: RoomKey, chunk: Stretch, tokens: int = 0) -> None:
+        """Sum a chunk of a prompt of ``tokens``, if it is one of those.
 
-        ``tokens`` has the prompt; what of a layer no token behind it sees has not been sent.
+        What of a layer no token behind the prompt sees has not been sent.
         """
-        if not pages or peer not in self._alike or not self._is_chosen(key, first):
+        nothing = not chunk.pages and not chunk.window
+        if nothing or peer not in self._alike or not self._is_chosen(key, chunk.begin):
             return
         kept = self._rooms.setdefault(key, Kept())
         while len(self._rooms) > ROOMS_LIMIT:
             self._rooms.popitem(last=False)
         if len(kept.sums) < SUMS_LIMIT - 1:
-            kept.sums.append(self._sum(first, pages, tokens))
-            return
-        if self._mode == "sampled":
-            return
-        kept.tokens = tokens
-        kept.rest_first = kept.rest_first if kept.rest else first
-        kept.rest += pages  # without gaps, since every chunk is chosen
+            kept.sums.append(self._sum(chunk, tokens))
+        elif self._mode == "all":
+            kept.tokens = tokens
+            kept.rest.append(chunk)  # without gaps, since every chunk is chosen
 
     def take(self, key: RoomKey) -> list[ChunkSum]:
         """Return the sums of a room and forget them."""
         kept = self._rooms.pop(key, Kept())
         if kept.rest:
-            kept.sums.append(self._sum(kept.rest_first, kept.rest, kept.tokens))
+            kept.sums.append(self._sum(joined(kept.rest), kept.tokens))
         return kept.sums
 
-    def _sum(self, first: int, pages: Sequence[int], tokens: int) -> ChunkSum:
-        return ChunkSum(first, len(pages), self._pages.of(pages, first, tokens))
+    def _sum(self, chunk: Stretch, tokens: int) -> ChunkSum:
+        return ChunkSum(chunk.begin, chunk.end - chunk.begin, self._pages.of(chunk, tokens))
 
     def _is_chosen(self, key: RoomKey, first: int) -> bool:
         if self._mode != "sampled":

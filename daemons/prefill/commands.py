@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import inf
 
 from daemons.engine.step import Begin, End, Prepare, Run
+from daemons.kv.stretch import Stretch
 from daemons.protocol.handshake import RegisterBuffers
 from daemons.protocol.ids import PeerId, RoomKey
 from daemons.runtime.commands import (
@@ -38,14 +39,27 @@ class WriteKV:
     key: RoomKey
     peer: PeerId
     source_pages: tuple[int, ...]
-    target_pages: tuple[int, ...]
+    target_pages: tuple[int, ...]  # as many, at decode
     row: bytes | None = None  # the last write has it
     source_row: int = 0
     target_row: int = 0
-    first: int = 0  # place of the first page among those that decode asked for
+    first: int = 0  # the text page that lies in the first of the pages
+    source_window: tuple[int, ...] = ()  # window pages, of layers that have their own
+    target_window: tuple[int, ...] = ()  # as many, at decode
+    window_first: int = 0  # the text page that lies in the first of them
     by_s: float = inf  # when the client stops waiting; of several rooms the earliest goes first
     prompt_tokens: int = 0  # layers with a window send only what is seen from behind so many
     step: int = 0  # the forward that computes the pages; 0: they are computed
+
+    @property
+    def source(self) -> Stretch:
+        """What is written, here."""
+        return Stretch(self.first, self.source_pages, self.window_first, self.source_window)
+
+    @property
+    def target(self) -> Stretch:
+        """Where it goes."""
+        return Stretch(self.first, self.target_pages, self.window_first, self.target_window)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from daemons.kv.runs import pages_for
+from daemons.kv.window_pool import NO_POOL, WindowPool
 from daemons.protocol.generate import prompt_digest
 from daemons.protocol.handshake import Destination, KvRegion, RegisterBuffers
 from daemons.protocol.ids import PeerId
@@ -25,6 +26,7 @@ class Decodes:
     fingerprint: Fingerprint
     regions: Sequence[KvRegion]
     known: dict[PeerId, RegisterBuffers] = field(default_factory=dict)
+    window: WindowPool = NO_POOL  # ours
 
     def refusal(self, buffers: RegisterBuffers) -> str:
         """Return why these buffers cannot be written by us, "" when they can."""
@@ -33,7 +35,13 @@ class Decodes:
             return "; ".join(wrong)
         if buffers.row_bytes != ROW_BYTES:
             return f"row_bytes: ours {ROW_BYTES}, theirs {buffers.row_bytes}"
-        ends = [r.address + buffers.pages * r.page_bytes for r in buffers.regions]
+        if bool(buffers.window_pages) is not bool(self.window):
+            return f"window_pages: ours {self.window.pages}, theirs {buffers.window_pages}"
+        ends = [
+            r.address
+            + r.page_bytes * (buffers.window_pages if self.window.has(r.layer) else buffers.pages)
+            for r in buffers.regions
+        ]
         ends.append(buffers.rows_address + buffers.rows * buffers.row_bytes)
         if max(ends) > ADDRESS_LIMIT:
             return f"memory up to {max(ends):#x}, addresses end at {ADDRESS_LIMIT:#x}"
@@ -70,4 +78,15 @@ class Decodes:
             return f"page {max(pages)} of {buffers.pages}"
         if destination.row >= buffers.rows:
             return f"row {destination.row} of {buffers.rows}"
+        return self._bad_window(destination.window_pages, prompt_tokens, buffers.window_pages)
+
+    def _bad_window(self, offered: Sequence[int], prompt_tokens: int, size: int) -> str:
+        need = 0
+        if self.window:
+            all_pages = pages_for(prompt_tokens, self.fingerprint.page_size)
+            need = all_pages - self.window.first_needed(prompt_tokens)
+        if len(offered) != need or len(set(offered)) != need:
+            return f"{len(set(offered))} window pages offered, {need} needed"
+        if offered and max(offered) >= size:
+            return f"window page {max(offered)} of {size}"
         return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from daemons.kv.prefix_tree import Lease
+from daemons.kv.window_table import WindowTable
 from daemons.protocol.causes import Failure
 from daemons.protocol.generate import Submit, TokenOut
 from daemons.protocol.handshake import Destination, Fence
@@ -23,6 +24,7 @@ class Request:
     destination: Destination | None = None
     pages: tuple[int, ...] = ()  # in prompt order; ours, but for those that the lease has
     lease: Lease = field(default_factory=Lease)  # cached pages that we read
+    window: WindowTable = field(default_factory=WindowTable)  # ours, but for those that it reads
     cached_tokens: int = 0  # prompt tokens that were in the cache
     row: int | None = None  # ours
     computed: int = 0  # prompt tokens whose KV lies in the pages

@@ -21,17 +21,14 @@ from daemons.engine.step import (
     StepDone,
     StepFailed,
 )
-from daemons.kv.ledger import Ledger, Owner
-from daemons.kv.prefix_tree import PrefixTree
-from daemons.kv.runs import pages_for
 from daemons.prefill.bootstrap_queue import BootstrapQueue
-from daemons.prefill.cache import Cache
 from daemons.prefill.commands import CallOffWrites, Command, LearnBuffers
 from daemons.prefill.config import PrefillConfig
 from daemons.prefill.decodes import Decodes
 from daemons.prefill.doubts import Doubts
 from daemons.prefill.events import Event, WriteDone, WriteFailed, WriteSkipped
 from daemons.prefill.inflight_queue import InflightQueue, next_write
+from daemons.prefill.memory import memory_of
 from daemons.prefill.outbox import Outbox
 from daemons.prefill.request import Request
 from daemons.prefill.waiting_queue import WaitingQueue
@@ -91,20 +88,23 @@ class Scheduler:
     """The state of one prefill rank."""
 
     def __init__(self, me: PeerId, config: PrefillConfig, decodes: Decodes, pages: int) -> None:
-        """``pages`` is the size of the engine's KV pool."""
+        """``pages`` is the size of the engine's KV pool; ``decodes`` knows its window pool."""
         engine, timers = config.engine, config.timers
         self.me = me
         self.config = config
         self.decodes = decodes
-        self.pages = Ledger(pages)
-        self.rows = Ledger(config.rows, "row")
-        tree = PrefixTree(self.pages, engine.page_size)
-        self.cache = Cache(self.pages, tree, engine.page_size, config.prefix_cache)
+        self.memory = memory_of(config, pages, decodes.window)
+        self.rows, self.cache = self.memory.rows, self.memory.cache
+        self.pages, self.window = self.cache.pages, self.cache.window
         self.peers = Peers(Liveness(timers.heartbeat_s, timers.peer_timeout_s))
         self.recorder = Recorder(me.instance, "prefill", STEPS)
         self.bootstrap = BootstrapQueue(config.max_orphans)
         self.waiting = WaitingQueue(
-            engine.page_size, engine.batch_tokens, engine.chunk_tokens, engine.batch_rooms
+            engine.page_size,
+            engine.batch_tokens,
+            engine.chunk_tokens,
+            engine.batch_rooms,
+            decodes.window,
         )
         self.inflight = InflightQueue()
         self.doubts = Doubts()
@@ -163,12 +163,8 @@ class Scheduler:
     @property
     def credits(self) -> dict[str, int]:
         """Return what another room may count on: tokens, rows and places; and who waits already."""
-        return {
-            "tokens": self.pages.available * self.config.engine.page_size,
-            "rows": self.rows.free,
-            "places": max(0, self.waiting.batch_rooms - len(self.waiting.begun)),
-            "queue": len(self.waiting.rooms),
-        }
+        places = self.waiting.batch_rooms - len(self.waiting.begun)
+        return self.memory.credits(places, len(self.waiting.rooms))
 
     @property
     def busy(self) -> bool:
@@ -226,11 +222,7 @@ class Scheduler:
             return Failure(Cause.INSTANCE_DRAINING, "bootstrap", me)
         if not submit.prompt:
             return Failure(Cause.REQUEST_INVALID, "bootstrap", me, "the prompt is empty")
-        need = pages_for(len(submit.prompt), self.config.engine.page_size)
-        if need > self.pages.size:
-            detail = (
-                f"{len(submit.prompt)} tokens need {need} pages, the pool has {self.pages.size}"
-            )
+        if detail := self.memory.too_small(len(submit.prompt)):
             return Failure(Cause.REQUEST_TOO_LONG, "bootstrap", me, detail)
         if len(self.rooms()) >= self.config.max_rooms:
             detail = f"{self.config.max_rooms} rooms are here already"
@@ -300,7 +292,7 @@ class Scheduler:
     # --- the forward ------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        for request in self.waiting.begin(self.cache, self.rows):
+        for request in self.waiting.begin(self.memory):
             request.since_s = self._now
             tale = self.recorder.enter(request.key, "forward", "memory was free", self._now)
             tale.cached_tokens = request.cached_tokens
@@ -359,7 +351,8 @@ class Scheduler:
         self._send(request)
 
     def _send(self, request: Request, step: int = 0) -> None:
-        if (write := next_write(request, self.config.engine.page_size, step)) is not None:
+        page_size, pool = self.config.engine.page_size, self.decodes.window
+        if (write := next_write(request, page_size, step, pool)) is not None:
             request.unsettled += 1
             self.out.do(write)
 
@@ -426,7 +419,7 @@ class Scheduler:
         if (tale := self.recorder.tale(key)) is not None and (share := request.overlap_fraction):
             tale.facts["overlap_fraction"] = f"{share:.3f}"
         del self.inflight.rooms[key]
-        self._release(request)
+        self.memory.release(request)
         self.out.final(request.peer, key, None, Fence.CLEAN, request.sent_bytes)
         self.out.tell_end(request)
         self.tombs.put(key, Tomb(Fence.CLEAN, None, request.peer), self._now)
@@ -463,13 +456,8 @@ class Scheduler:
         if request.pages and request.first is None:
             self.out.do(End(key))
         del self.ending[key]
-        self._release(request)
+        self.memory.release(request)
         self._close(request, failure)
-
-    def _release(self, request: Request) -> None:
-        self.cache.release(request)
-        if request.row is not None:
-            self.rows.release(request.key, (request.row,), Owner.REQUEST)
 
     def _close(self, request: Request, failure: Failure | None) -> None:
         why = str(failure) if failure else "every byte landed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from daemons.cluster.load import read_settings
 from daemons.engine.step import Begin, End, Prepare, Run
+from daemons.kv.window_pool import WindowPool
 from daemons.prefill.chunk_sums import ChunkSums
 from daemons.prefill.commands import CallOffWrites, LearnBuffers, WriteKV
 from daemons.prefill.config import PrefillConfig
@@ -28,9 +29,8 @@ class Shell:
         self._report = Report(equipment, core)
         self._forward = ForwardLane(equipment.steps, equipment.wake, engine.progress)
         regions = engine.kv_regions()
-        sums = ChunkSums(
-            PageSums(regions, engine.pages, engine.windows), core.config.transfer.checksum
-        )
+        window = core.decodes.window
+        sums = ChunkSums(PageSums(regions, engine.pages, window), core.config.transfer.checksum)
         in_flight_bytes = core.config.transfer.in_flight_bytes
         self._writes = WriteLanes(
             equipment.backend,
@@ -41,7 +41,7 @@ class Shell:
                 engine.progress,
                 sums,
                 in_flight_bytes,
-                engine.windows,
+                window,
             ),
             equipment.wake.post,
             self._report.wrote,
@@ -82,7 +82,8 @@ def run_rank(flags: Flags) -> int:
     )
     equipment = equip(flags, Role.PREFILL, wants)
     engine = equipment.engine
-    decodes = Decodes(engine.fingerprint, engine.kv_regions())
+    window = WindowPool(engine.windows, engine.window_pages)
+    decodes = Decodes(engine.fingerprint, engine.kv_regions(), window=window)
     core = Scheduler(flags.me, config, decodes, engine.pages)
     shell = Shell(equipment, core)
     return equipment.run(core, shell)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from daemons.engine.step import Item
-from daemons.kv.ledger import Ledger, Owner
 from daemons.kv.runs import pages_for
-from daemons.prefill.cache import Cache
+from daemons.kv.window_pool import NO_POOL, WindowPool
+from daemons.prefill.memory import Memory
 from daemons.prefill.request import Request
 from daemons.protocol.ids import RoomKey
 
@@ -23,10 +23,11 @@ class WaitingQueue:
     batch_tokens: int
     chunk_tokens: int
     batch_rooms: int
+    pool: WindowPool = NO_POOL
     rooms: dict[RoomKey, Request] = field(default_factory=dict)
     begun: dict[RoomKey, Request] = field(default_factory=dict)
 
-    def begin(self, cache: Cache, rows: Ledger) -> list[Request]:
+    def begin(self, memory: Memory) -> list[Request]:
         """Give memory to rooms in order until one does not fit; return those that got it.
 
         A room whose grammar is still compiled lets others go first.
@@ -35,9 +36,8 @@ class WaitingQueue:
         for key, request in list(self.rooms.items()):
             if not request.is_ready:
                 continue
-            if rows.free == 0 or len(self.begun) >= self.batch_rooms or not cache.give(request):
+            if len(self.begun) >= self.batch_rooms or not memory.give(request):
                 break
-            (request.row,) = rows.take(key, 1, Owner.REQUEST)
             self.begun[key] = self.rooms.pop(key)
             fresh.append(request)
         return fresh
@@ -65,11 +65,15 @@ class WaitingQueue:
         self.begun.pop(key, None)
 
     def _item(self, request: Request, chunk: int) -> Item:
-        start, end = request.computed, request.computed + chunk
+        start, end, window = request.computed, request.computed + chunk, request.window
+        if self.pool:
+            window.cover(self.pool, start, end)
         return Item(
             request.key,
             request.prompt[start:end],
             start,
             request.pages[: pages_for(end, self.page_size)],
-            samples=end == len(request.prompt),
+            end == len(request.prompt),
+            window.pages,
+            window.first,
         )

@@ -11,11 +11,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from daemons.cluster.errors import OperatorError
 from daemons.engine.progress import Progress
-from daemons.kv.window import ALL_SEEN, Windows
+from daemons.kv.window_pool import NO_POOL, WindowPool
 from daemons.prefill.chunk_sums import ChunkSums
 from daemons.prefill.commands import WriteKV
 from daemons.prefill.events import WriteDone, WriteFailed, WriteSkipped
@@ -53,13 +53,13 @@ class Source:
     progress: Progress  # of the forwards that writes follow
     sums: ChunkSums
     in_flight_bytes: int = 256 << 20  # to all decodes
-    windows: Windows = ALL_SEEN
+    window: WindowPool = NO_POOL
 
 
 @dataclass(slots=True)
 class _Way:
     buffers: RegisterBuffers
-    pairing: Pairing | None = None  # computed with the first write
+    pairings: dict[bool, Pairing] = field(default_factory=dict)  # by whether of window pages
 
 
 class WriteLanes:
@@ -121,7 +121,8 @@ class WriteLanes:
         if not command.step or task.slices or command.key in self._called_off:
             return True
         layers = progress.layers_of(command.step)
-        ready_bytes = (layers - task.layers) * len(command.source_pages) * self._layer_bytes
+        pages = max(len(command.source_pages), len(command.source_window))
+        ready_bytes = (layers - task.layers) * pages * self._layer_bytes
         return layers == progress.layers or ready_bytes >= GROUP_BYTES
 
     def _advance(self, task: Task, way: _Way) -> WriteDone | WriteFailed | WriteSkipped | None:
@@ -136,9 +137,7 @@ class WriteLanes:
             self._write_slice(task, way, layers)
             if task.slices or task.layers < progress.layers:
                 return None
-            self._source.sums.sent(
-                command.peer, key, command.first, command.source_pages, command.prompt_tokens
-            )
+            self._source.sums.sent(command.peer, key, command.source, command.prompt_tokens)
             if command.row is not None:
                 with self._in_flight.held(ROW_BYTES):
                     self._timed(task, way, table([self._row(command, way.buffers)]))
@@ -180,20 +179,30 @@ class WriteLanes:
             task.layers = task.planned
 
     def _planned(self, task: Task, way: _Way, layers: range) -> list[CopyTable]:
-        command = task.command
-        if way.pairing is None:
-            way.pairing = pairing(
-                self._source.regions,
-                way.buffers.regions,
-                source_pool_pages=self._source.pages,
-                target_pool_pages=way.buffers.pages,
-            )
-        tables, first = [], command.first
-        for some in self._source.windows.alike(layers):
-            unseen = self._source.windows.unseen(some.start, first, command.prompt_tokens)
-            source, target = command.source_pages[unseen:], command.target_pages[unseen:]
-            tables.append(way.pairing.copies(way.pairing.runs(source, target), some))
+        command, pool = task.command, self._source.window
+        tables = []
+        for some in pool.windows.alike(layers):
+            own = pool.has(some.start)
+            source = command.source_window if own else command.source_pages
+            target = command.target_window if own else command.target_pages
+            first = command.window_first if own else command.first
+            unseen = pool.windows.unseen(some.start, first, command.prompt_tokens)
+            paired = self._paired(way, own=own)
+            tables.append(paired.copies(paired.runs(source[unseen:], target[unseen:]), some))
         return cut(joined(tables), QUANTUM_BYTES)
+
+    def _paired(self, way: _Way, *, own: bool) -> Pairing:
+        """Return the pairs of the layers that have window pages of their ``own``, or of others."""
+        if own not in way.pairings:
+            source, theirs = self._source, way.buffers
+            ours = [region for region in source.regions if source.window.has(region.layer) is own]
+            way.pairings[own] = pairing(
+                ours,
+                [region for region in theirs.regions if source.window.has(region.layer) is own],
+                source_pool_pages=source.window.pages if own else source.pages,
+                target_pool_pages=theirs.window_pages if own else theirs.pages,
+            )
+        return way.pairings[own]
 
     def _timed(self, task: Task, way: _Way, some: CopyTable) -> None:
         sent_bytes, peer = some.total_bytes, way.buffers.session

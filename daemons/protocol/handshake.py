@@ -59,6 +59,7 @@ class RegisterBuffers(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fiel
     rows_address: Address
     row_bytes: ByteCount
     rows: Annotated[int, msgspec.Meta(gt=0, le=PAGES_LIMIT)]
+    window_pages: Annotated[int, msgspec.Meta(ge=0, le=PAGES_LIMIT)] = 0  # of layers with a window
 
 
 class RegistrationAnswer(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -81,6 +82,8 @@ class Destination(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=T
     prompt_tokens: Annotated[int, msgspec.Meta(gt=0)]
     prompt_digest: Digest  # both legs must mean the same words
     prefix_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0  # whole pages that decode already has
+    # of layers with a window: for the text pages from the first that a coming token sees
+    window_pages: Annotated[tuple[PageIndex, ...], msgspec.Meta(max_length=PAGES_LIMIT)] = ()
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):

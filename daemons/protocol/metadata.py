@@ -42,9 +42,9 @@ class RowState(StrEnum):
 
 
 class ChunkSum(NamedTuple):
-    """The sum of some of a room's pages, over all regions in order."""
+    """The sum of what was sent of some pages of a text, over all regions in order."""
 
-    first: int  # counted from the first page that was asked for
+    first: int  # page of the text
     pages: int
     sum: int
 

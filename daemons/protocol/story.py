@@ -111,3 +111,4 @@ class WorkerStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wires: dict[str, Wire] = {}  # by the instance that is written to
     chaos: tuple[str, ...] = ()  # faults that are armed on purpose, in words
     drain_left_s: float | None = None  # until one that stops ends its rooms; None: no deadline
+    window_pages: dict[str, int] = {}  # by owner, of layers with a window; {}: they have no own

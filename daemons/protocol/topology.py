@@ -12,7 +12,9 @@ import msgspec
 
 from daemons.protocol.ids import Epoch, InstanceName, Port
 
-PROTOCOL_VERSION = 3  # 2: frames say whether they are sealed; 3: a request may have a grammar
+# 2: frames say whether they are sealed; 3: a request may have a grammar; 4: layers with a window
+# have pages of their own
+PROTOCOL_VERSION = 4
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 Index = Annotated[int, msgspec.Meta(ge=0, lt=4096)]

@@ -21,6 +21,7 @@ from daemons.engine.engine import Engine
 from daemons.engine.step import Item, Kept, Result, StepDone
 from daemons.engine.step import Sequence as Room
 from daemons.kv.ledger import Ledger, Owner
+from daemons.kv.window_pool import WindowPool
 from daemons.protocol.chaos import LASTING, Fault, FaultOrder, flaw
 from daemons.protocol.generate import Ask, AskFor, Chaos, Grammar, TokenOut
 from daemons.protocol.handshake import Message
@@ -28,6 +29,7 @@ from daemons.protocol.ids import PeerId, RoomKey
 from daemons.protocol.metadata import ROW_BYTES
 from daemons.protocol.topology import Role
 from daemons.rank.forward_lane import Steps
+from daemons.rank.places import Places, places_of
 from daemons.runtime.commands import Send, SendHeartbeat, Tell
 from daemons.runtime.events import Submitted
 from daemons.runtime.faults import HEARTBEAT, Faults
@@ -126,9 +128,7 @@ class ChaosBackend:
         self._backend = backend
         self._faults = faults
         self._pool, self._pool_bytes = engine.kv_memory()
-        self._page_bytes = engine.kv_regions()[0].page_bytes
-        self._region_bytes = self._page_bytes * engine.pages
-        self.pages: Ledger | None = None  # of the core, once there is one
+        self.places: Places | None = None  # of the core's pages, once there is one
         self.rows: Ledger | None = None
         self._rows_memory: Region | None = None
         self._junk = ctypes.create_string_buffer(secrets.token_bytes(JUNK_BYTES), JUNK_BYTES)
@@ -187,12 +187,9 @@ class ChaosBackend:
             offset = next(iter(copies)).source - self._rows_memory.address
             if 0 <= offset < self._rows_memory.bytes:
                 return (self.rows.owner(offset // ROW_BYTES)[1] or NOBODY).room
-        if self.pages is not None and any(map(self._is_of_the_pool, copies)):
-            offsets = [copy.source - self._pool for copy in copies]
-            places = {offset % self._region_bytes // self._page_bytes for offset in offsets}
-            holders = [self.pages.owner(page)[1] for page in places]
-            readers = [key for page in places for key in self.pages.readers(page)[-1:]]
-            self._last[peer] = next((key for key in (*holders, *readers) if key), NOBODY)
+        if self.places is not None and any(map(self._is_of_the_pool, copies)):
+            rooms = self.places.rooms(copy.source for copy in copies)
+            self._last[peer] = next(iter(rooms), NOBODY)
         return self._last.get(peer, NOBODY).room
 
 
@@ -380,6 +377,7 @@ class Hooks:
 
     def __init__(self, engine: Engine, backend: TransferBackend, role: Role) -> None:
         self._faults = Faults()
+        self._engine = engine
         self.backend = ChaosBackend(backend, engine, self._faults)
         self.steps: Steps = ChaosEngine(engine, role, self._faults)
 
@@ -387,6 +385,9 @@ class Hooks:
         self, core: Any, shell: Shell, mailbox: SendsBytes, retract: Retract | None = None
     ) -> tuple[Core, Shell]:
         """Return core and shell as the reactor is to see them."""
-        self.backend.pages, self.backend.rows = core.pages, core.rows
+        window = WindowPool(self._engine.windows, self._engine.window_pages)
+        regions = self._engine.kv_regions()
+        self.backend.places = places_of(regions, window, core.pages, core.window)
+        self.backend.rows = core.rows
         wrapped = ChaosCore(core, self._faults, retract)
         return wrapped, ChaosShell(shell, core, wrapped, mailbox, self._faults)

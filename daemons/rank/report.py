@@ -23,6 +23,7 @@ class Reported(Protocol):
 
     draining: bool
     pages: Ledger
+    window: Ledger  # of window pages
     rows: Ledger
     peers: Peers
     recorder: Recorder
@@ -91,6 +92,7 @@ class Report:
             pages=core.pages.counts(),
             pages_total=core.pages.size,
             rows=core.rows.counts(),
+            window_pages=core.window.counts() if core.window.size else {},
             peers=core.peers.believed(),
             counters={**core.counters, **dropped, "loop_lag_max_s": equipment.reactor.lag_max_s},
             wire_bytes_per_s=rate,

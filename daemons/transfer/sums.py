@@ -13,55 +13,59 @@ from collections.abc import Sequence
 
 import xxhash
 
-from daemons.kv.window import ALL_SEEN, Windows
+from daemons.kv.stretch import Stretch
+from daemons.kv.window_pool import NO_POOL, WindowPool
 from daemons.protocol.handshake import KvRegion
 from daemons.protocol.metadata import ChunkSum
 from daemons.transfer import other_memory
 
 
 class PageSums:
-    """Sums over the pages of a pool."""
+    """Sums over the pages of a pool, and of the window pool where there is one."""
 
     def __init__(
-        self, regions: Sequence[KvRegion], pages: int, windows: Windows = ALL_SEEN
+        self, regions: Sequence[KvRegion], pages: int, window: WindowPool = NO_POOL
     ) -> None:
         """``pages`` is the size of the pool; the memory must outlive this."""
         ordered = sorted(regions, key=lambda region: (region.layer, region.kind, region.head))
         self.places = frozenset((r.layer, r.kind, r.head) for r in regions)
         self.can_be_had = all(_is_host_memory(region.address) for region in ordered[:1])
-        self._windows = windows
+        self._pool = window
         self._views = [
-            (_view(region.address, region.page_bytes * pages), region)
+            (_view(region, window.pages_of(region.layer, pages)), region)
             for region in ordered
             if self.can_be_had
         ]
 
-    def of(self, pages: Sequence[int], first: int = 0, tokens: int = 0) -> int:
-        """Return the sum of some pages, in the order in which they are given.
+    def of(self, stretch: Stretch, tokens: int = 0) -> int:
+        """Return the sum of a part of a prompt of ``tokens``, page by page in prompt order.
 
-        They begin with page ``first`` of a prompt of ``tokens``: what no token behind it sees does
-        not travel, and is left out.
+        What of a layer no token behind the prompt sees does not travel, and is left out.
         """
         found = xxhash.xxh3_64()
-        runs_behind: dict[int, list[tuple[int, int]]] = {}
+        known: dict[tuple[bool, int], list[tuple[int, int]]] = {}
         for view, region in self._views:
-            unseen = self._windows.unseen(region.layer, first, tokens)
-            if unseen not in runs_behind:
-                runs_behind[unseen] = _runs(pages[unseen:])
-            for begin, end in runs_behind[unseen]:
+            has_own = self._pool.has(region.layer)
+            first = stretch.window_first if has_own else stretch.first
+            unseen = self._pool.windows.unseen(region.layer, first, tokens)
+            if (runs := known.get((has_own, unseen))) is None:
+                pages = stretch.window if has_own else stretch.pages
+                runs = known[has_own, unseen] = _runs(pages[unseen:])
+            for begin, end in runs:
                 found.update(view[begin * region.page_bytes : end * region.page_bytes])
         return found.intdigest()
 
-    def difference(self, pages: Sequence[int], sums: Sequence[ChunkSum], tokens: int = 0) -> str:
-        """Return where ``pages`` are not what was summed, with both sums; "" when they are."""
+    def difference(self, stretch: Stretch, sums: Sequence[ChunkSum], tokens: int = 0) -> str:
+        """Return where a prompt is not what was summed, with both sums; "" when it is."""
         if not self.can_be_had:
             return "prefill sums its pages, and the memory here is not the host's"
         for first, count, theirs in sums:
-            if first + count > len(pages):
-                return f"pages {first} to {first + count - 1} were summed, {len(pages)} are here"
-            ours = self.of(pages[first : first + count], first, tokens)
+            end = first + count
+            if end > stretch.end:
+                return f"pages {first} to {end - 1} were summed, they end at {stretch.end} here"
+            ours = self.of(stretch.part(first, end), tokens)
             if ours != theirs:
-                span = f"pages {first} to {first + count - 1} of {len(pages)}"
+                span = f"pages {first} to {end - 1} of {stretch.end}"
                 return f"{span}: prefill's sum {theirs:016x}, ours {ours:016x}"
         return ""
 
@@ -77,8 +81,9 @@ def _runs(pages: Sequence[int]) -> list[tuple[int, int]]:
     return runs
 
 
-def _view(address: int, length: int) -> memoryview:
-    return memoryview((ctypes.c_ubyte * length).from_address(address)).cast("B")
+def _view(region: KvRegion, pages: int) -> memoryview:
+    whole = ctypes.c_ubyte * (region.page_bytes * pages)
+    return memoryview(whole.from_address(region.address)).cast("B")
 
 
 def _is_host_memory(address: int) -> bool:

@@ -126,6 +126,7 @@ def _facts(survey: Survey, name: str) -> dict[str, Any]:
         "rooms_by_stage": None,
         "kv_share": None,
         "pages": None,
+        "window_pages": None,
         "rows": None,
         "ttft_p99_s": None,
         "itl_p99_s": None,
@@ -148,6 +149,7 @@ def _facts(survey: Survey, name: str) -> dict[str, Any]:
             if said.pages_total
             else None,
             "pages": said.pages,
+            "window_pages": said.window_pages,
             "rows": said.rows,
             "ttft_p99_s": said.ttft_p99_s,
             "itl_p99_s": said.itl_p99_s,

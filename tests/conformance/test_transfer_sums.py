@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from daemons.engine.progress import Progress
+from daemons.kv.stretch import Stretch
 from daemons.prefill.chunk_sums import ChunkSums
 from daemons.prefill.commands import WriteKV
 from daemons.prefill.events import WriteDone
@@ -115,7 +116,7 @@ class Bench:
         assert state is RowState.RIGHT
         assert landed is not None
         assert len(landed.sums) == CHUNKS
-        return self.verifier.difference(there, landed.sums), struck - self.struck
+        return self.verifier.difference(Stretch(0, tuple(there)), landed.sums), struck - self.struck
 
 
 @pytest.fixture

@@ -21,11 +21,14 @@ class Mutant(NamedTuple):
 
 QUARANTINE = "daemons/decode/quarantine.py"
 DECODE = "daemons/decode/scheduler.py"
+MEMORY = "daemons/decode/memory.py"
 PREFILL = "daemons/prefill/scheduler.py"
 LANES = "daemons/prefill/write_lanes.py"
 
 TREE = "daemons/kv/prefix_tree.py"
 LEDGER = "daemons/kv/ledger.py"
+TABLE = "daemons/kv/window_table.py"
+WINDOWS = "daemons/kv/window_cache.py"
 
 MUTANTS = (
     Mutant(
@@ -222,8 +225,8 @@ MUTANTS = (
     Mutant(
         "a later write forgets where in the prompt it begins",
         "daemons/prefill/inflight_queue.py",
-        "first=begin - prefix",
-        "first=0",
+        "window_first=window_begin",
+        "window_first=0",
         SEEDS,
     ),
     Mutant(
@@ -370,9 +373,88 @@ MUTANTS = (
     ),
     Mutant(
         "pages are cached before their writer is done",
+        MEMORY,
+        "        self.cache.end(request)\n        key, window",
+        "        key, window",
+        SEEDS,
+    ),
+    Mutant(
+        "a window page is used again while it is still seen",
+        TABLE,
+        "spare.append(self.pages[turned])",
+        "spare.append(self.pages[-1 - turned])",
+        SEEDS,
+    ),
+    Mutant(
+        "a window page that is only read is used again",
+        TABLE,
+        "if self.pages[turned] not in self.read:",
+        "if True:",
+        f"{CORE}/kv/test_window_table.py",
+    ),
+    Mutant(
+        "window pages of a failed room are free at once",
+        MEMORY,
+        "held = Held(request.peer, request.pages, request.row, failure, now, window=window)",
+        "held = Held(request.peer, request.pages, request.row, failure, now)\n"
+        "        self.window.release(key, window, Owner.WRITER)",
+        SEEDS,
+    ),
+    Mutant(
+        "window pages go with the pages that the host keeps",
         DECODE,
-        "        self.cache.end(request)\n        key, peer, pages",
-        "        key, peer, pages",
+        "            self.cache.release(request)\n            self.recorder.note(",
+        "            self.memory.end(request, keep=False)\n            self.recorder.note(",
+        SEEDS,
+    ),
+    Mutant(
+        "a window page too few is offered",
+        "daemons/decode/outbox.py",
+        "request.window.pages,",
+        "request.window.pages[1:],",
+        SEEDS,
+    ),
+    Mutant(
+        "a wrong number of window pages is taken",
+        "daemons/prefill/decodes.py",
+        "if len(offered) != need or len(set(offered)) != need:",
+        "if False:",
+        f"{CORE}/prefill/test_decodes.py",
+    ),
+    Mutant(
+        "a window page outside of the pool is written",
+        "daemons/prefill/decodes.py",
+        "if offered and max(offered) >= size:",
+        "if False:",
+        f"{CORE}/prefill/test_decodes.py",
+    ),
+    Mutant(
+        "a prefix is gone on from whose window pages have gone",
+        WINDOWS,
+        "best = depth if lacking < self._first_seen(depth) else best",
+        "best = depth",
+        SEEDS,
+    ),
+    Mutant(
+        "a window page that is read may go",
+        WINDOWS,
+        "return is_latest and not self._pages.readers(node.window)",
+        "return is_latest",
+        f"{CORE}/kv/test_window_cache.py",
+    ),
+    Mutant(
+        "a prompt that decode computes begins where only full layers are cached",
+        "daemons/decode/cache.py",
+        "if not self.on or (self.in_part and request.local):",
+        "if not self.on:",
+        SEEDS,
+    ),
+    Mutant(
+        "prefill's window pages are free before they are sent",
+        "daemons/prefill/cache.py",
+        "                self.beside.keep(key, lease, request.window)",
+        "                self.window.release(key, request.window.own, Owner.REQUEST)\n"
+        "                request.window.spare = ()",
         SEEDS,
     ),
 )

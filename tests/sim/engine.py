@@ -29,6 +29,7 @@ from daemons.engine.step import (
     StepDone,
     StepFailed,
 )
+from daemons.prefill.scheduler import Scheduler as PrefillCore
 from daemons.protocol.generate import Sampling, TokenOut
 from daemons.protocol.ids import RoomKey
 from tests.sim.invariants import Violation, check_own, check_readable
@@ -102,10 +103,18 @@ class Engine:
                     if item.key in copied:
                         raise Violation(f"{self.process.me} runs {item.key} while it is copied")
                     self.starts.setdefault(item.key, item.start)
+                    self._count_windows(item)
                     self._check_pages(item)
                 self._queue(command)
             case Keep() | Restore():
                 self._queue(command)
+
+    def _count_windows(self, item: Item) -> None:
+        core, seen = self.process.core, self.process.world.seen
+        if item.window_first > 0:
+            seen["steps of which a window has moved on"] += 1
+        if item.start and self.starts[item.key] == item.start and isinstance(core, PrefillCore):
+            seen["prompts begun from cached window pages"] += bool(item.window)
 
     def _check_prepared(self, item: Item) -> None:
         sequence = self.sequences.get(item.key)
@@ -213,7 +222,7 @@ class Engine:
                 continue
             self._check(item, self.sequences[item.key])
             content = self.contents[item.key]
-            process.memory.write(content, item.pages, item.start, len(item.tokens))
+            process.memory.write(content, item)
             if world.faulty and plan.room_error and rng.random() < plan.room_error:
                 results.append(Result(item.key, error="this room broke"))
             else:
@@ -254,16 +263,18 @@ class Engine:
         )
         if tokens != right or not tokens or item.samples is not (end >= prompt):
             raise Violation(f"{process.me} runs wrong tokens for {key}: {item}")
-        if not process.memory.holds(
-            self.contents[key], item.pages, item.start, process.world.plan.window
-        ):
+        if not process.memory.holds(self.contents[key], item, process.world.plan.window):
             raise Violation(f"{process.me} reads KV that is not {key}'s text: {item}")
 
     def _check_pages(self, item: Item) -> None:
         """What is written is the room's own, what is read may be shared."""
-        written = item.start // self.process.memory.page_size
-        check_readable(self.process, item.key, item.pages[:written])
-        check_own(self.process, item.key, item.pages[written:])
+        process, key = self.process, item.key
+        written = item.start // process.memory.page_size
+        check_readable(process, key, item.pages[:written])
+        check_own(process, key, item.pages[written:])
+        behind = max(0, written - item.window_first)
+        check_readable(process, key, item.window[:behind], process.core.window)
+        check_own(process, key, item.window[behind:], process.core.window)
 
     def _content(self, sequence: Sequence) -> list[int]:
         """Return the marks of a text and all that may ever follow."""

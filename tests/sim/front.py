@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from daemons.kv.runs import pages_for
+from daemons.kv.window import first_needed_page
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.generate import Grammar, GrammarKind, Output, Sampling, Submit
 from daemons.protocol.handshake import AbortAnswer, Destination, Message, Progress
@@ -263,8 +264,11 @@ class Front:
 
     def _check_bytes(self, room: Room, sent_bytes: object) -> None:
         """Of a prompt all travels that decode has not told to have, and nothing else."""
-        size = self.world.plan.page_size
-        pages = pages_for(len(room.submit.prompt), size) - self.prefixes[room.key] // size
+        plan, tokens = self.world.plan, len(room.submit.prompt)
+        size, whole = plan.page_size, pages_for(tokens, plan.page_size)
+        pages = whole - self.prefixes[room.key] // size
+        if plan.window is not None:  # and of the layer with a window what is seen later
+            pages += whole - min(whole, first_needed_page(tokens, plan.window, size))
         if sent_bytes != pages * PAGE_BYTES:
             raise Violation(f"{room.key}: {sent_bytes} bytes were sent for {pages} pages")
 

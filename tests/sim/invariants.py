@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from daemons.decode.request import Request as DecodeRequest
 from daemons.decode.scheduler import Scheduler as DecodeCore
-from daemons.kv.ledger import Owner
+from daemons.kv.ledger import Ledger, Owner
 from daemons.prefill.commands import WriteKV
+from daemons.prefill.request import Request as PrefillRequest
 from daemons.prefill.scheduler import Scheduler as PrefillCore
 from daemons.protocol.handshake import Fence
 from daemons.protocol.ids import RoomKey
@@ -18,7 +20,16 @@ if TYPE_CHECKING:
     from tests.sim.process import Process
 
 MAY_BE_WRITTEN = (Owner.WRITER, Owner.QUARANTINED)
-Holding = tuple[RoomKey, Owner, tuple[int, ...], int | None]
+
+
+class Holding(NamedTuple):
+    """What a room owns."""
+
+    key: RoomKey
+    owner: Owner
+    pages: tuple[int, ...]
+    window: tuple[int, ...]
+    row: int | None
 
 
 class Violation(AssertionError):
@@ -29,26 +40,22 @@ def check_core(process: Process) -> None:
     """The ledgers agree with themselves and with the queues."""
     core = process.core
     core.pages.check()
+    core.window.check()
     core.rows.check()
     if isinstance(core, DecodeCore):
         check_promises(core)
     holdings = _prefill(core) if isinstance(core, PrefillCore) else _decode(core)
-    pages = rows = 0
-    for key, owner, held, row in holdings:
-        for page in held:
-            if core.pages.owner(page) != (owner, key):
-                raise Violation(f"page {page} is {core.pages.owner(page)}, not {owner} of {key}")
-        if row is not None and core.rows.owner(row) != (owner, key):
-            raise Violation(f"row {row} is {core.rows.owner(row)}, not {owner} of {key}")
+    pages = window = rows = 0
+    for key, owner, held, held_window, row in holdings:
+        check_owner(core.pages, "page", held, key, owner)
+        check_owner(core.window, "window page", held_window, key, owner)
+        check_owner(core.rows, "row", () if row is None else (row,), key, owner)
         pages += len(held)
+        window += len(held_window)
         rows += row is not None
-    cached = len(core.cache.tree)
-    if cached != core.pages.counts()[Owner.CACHED]:
-        raise Violation(f"{process.me}: {cached} pages in the tree, {core.pages.counts()}")
-    if pages + cached + core.pages.free != core.pages.size:
-        raise Violation(f"{process.me}: rooms hold {pages} pages, {core.pages.counts()}")
-    if rows != core.rows.size - core.rows.free:
-        raise Violation(f"{process.me}: rooms hold {rows} rows, {core.rows.counts()}")
+    check_sum(process, core.pages, pages, len(core.cache.tree))
+    check_sum(process, core.window, window, cached_windows(core))
+    check_sum(process, core.rows, rows, 0)
     check_readers(process)
     queue = core.waiting if isinstance(core, PrefillCore) else core.prealloc
     turns = [request.turn for request in queue.rooms.values()]
@@ -61,31 +68,62 @@ def check_core(process: Process) -> None:
         raise Violation(f"{process.me}: the recorder has {core.recorder.counts()}, rooms {rooms}")
 
 
+def check_owner(ledger: Ledger, name: str, held: Iterable[int], key: RoomKey, owner: Owner) -> None:
+    """The ledger calls what a room holds the room's."""
+    for index in held:
+        if ledger.owner(index) != (owner, key):
+            raise Violation(f"{name} {index} is {ledger.owner(index)}, not {owner} of {key}")
+
+
+def check_sum(process: Process, ledger: Ledger, held: int, cached: int) -> None:
+    """What rooms hold, what is cached and what is free are the whole."""
+    if cached != ledger.counts()[Owner.CACHED]:
+        raise Violation(f"{process.me}: {cached} pages in the tree, {ledger.counts()}")
+    if held + cached + ledger.free != ledger.size:
+        raise Violation(f"{process.me}: rooms hold {held}, {ledger.counts()}")
+
+
+def cached_windows(core: PrefillCore | DecodeCore) -> int:
+    """Return how many window pages nodes of the tree have."""
+    return sum(node.window >= 0 for *_, node in core.cache.tree.nodes()) if core.window.size else 0
+
+
 def check_readers(process: Process) -> None:
     """A page is read by the rooms whose lease has it, each once, and by nobody else."""
-    core, readers = process.core, dict[int, list[RoomKey]]()
+    core = process.core
+    pages, windows = dict[int, list[RoomKey]](), dict[int, list[RoomKey]]()
     for request in (*core.rooms(), *core.ending.values()):
-        for page in request.lease.pages:
-            readers.setdefault(page, []).append(request.key)
-    if len(readers) != core.pages.read:
-        raise Violation(f"{process.me}: {core.pages.read} pages are read, leases have {readers}")
-    for page, keys in readers.items():
-        if core.pages.owner(page)[0] is not Owner.CACHED:
-            raise Violation(f"{process.me}: {keys} read page {page} of {core.pages.owner(page)}")
-        if sorted(keys) != sorted(core.pages.readers(page)):
-            raise Violation(f"page {page} is read by {keys}, not {core.pages.readers(page)}")
+        for node in request.lease.nodes:
+            pages.setdefault(node.page, []).append(request.key)
+        for node in request.lease.windows:
+            windows.setdefault(node.window, []).append(request.key)
+        if not request.window.read <= {*windows}:
+            raise Violation(f"{request.key} reads window pages that it has no lease of: {request}")
+    for ledger, readers in ((core.pages, pages), (core.window, windows)):
+        if len(readers) != ledger.read:
+            raise Violation(f"{process.me}: {ledger.read} pages are read, leases have {readers}")
+        for page, keys in readers.items():
+            if ledger.owner(page)[0] is not Owner.CACHED:
+                raise Violation(f"{process.me}: {keys} read page {page} of {ledger.owner(page)}")
+            if sorted(keys) != sorted(ledger.readers(page)):
+                raise Violation(f"page {page} is read by {keys}, not {ledger.readers(page)}")
 
 
 def check_tree(process: Process) -> None:
     """Every cached page holds what its place in the tree says."""
     core, memory = process.core, process.memory
     model = process.world.fingerprint_of(process.instance).model
-    for salt, text, page in core.cache.tree.nodes():
-        if core.pages.owner(page) != (Owner.CACHED, None):
-            raise Violation(f"{process.me} caches page {page} of {core.pages.owner(page)}")
+    for salt, text, node in core.cache.tree.nodes():
+        if core.pages.owner(node.page) != (Owner.CACHED, None):
+            raise Violation(f"{process.me} caches {node.page} of {core.pages.owner(node.page)}")
         right = marks(model, salt, text)[-memory.page_size :]  # type: ignore[arg-type]
-        if memory.page(page) != right:
-            raise Violation(f"{process.me} caches page {page} for {text}, its content is another")
+        if memory.page(node.page) != right:
+            raise Violation(f"{process.me} caches {node.page} for {text}, its content is another")
+        if node.window < 0:
+            continue
+        check_owner(core.window, "window page", (node.window,), None, Owner.CACHED)
+        if memory.window_page(node.window) != right:
+            raise Violation(f"{process.me} caches window page {node.window} for {text}: another's")
 
 
 def check_promises(core: DecodeCore) -> None:
@@ -117,20 +155,25 @@ def check_promises(core: DecodeCore) -> None:
 
 def _prefill(core: PrefillCore) -> Iterable[Holding]:
     for request in (*core.rooms(), *core.ending.values()):
-        yield request.key, Owner.REQUEST, request.lease.others(request.pages), request.row
+        yield _held(request, Owner.REQUEST)
+
+
+def _held(request: PrefillRequest | DecodeRequest, owner: Owner) -> Holding:
+    own = request.lease.others(request.pages)
+    return Holding(request.key, owner, own, request.window.own, request.row)
 
 
 def _decode(core: DecodeCore) -> Iterable[Holding]:
     for request in core.transfer.rooms.values():
-        yield request.key, Owner.WRITER, request.lease.others(request.pages), request.row
+        yield _held(request, Owner.WRITER)
     if core.kept_pages > core.retracted.host_pages:
         raise Violation(f"{core.kept_pages} pages kept, the host has {core.retracted.host_pages}")
     ours = (core.prebuilt.rooms, core.running.rooms, core.retracted.rooms, core.ending)
     for stage in (core.prealloc.rooms, core.forward.rooms, *ours):
         for request in stage.values():
-            yield request.key, Owner.REQUEST, request.lease.others(request.pages), request.row
+            yield _held(request, Owner.REQUEST)
     for key, held in core.quarantine.rooms.items():
-        yield key, Owner.QUARANTINED, held.pages, held.row
+        yield Holding(key, Owner.QUARANTINED, held.pages, held.window, held.row)
 
 
 def check_write(process: Process, command: WriteKV) -> None:
@@ -143,20 +186,26 @@ def check_write(process: Process, command: WriteKV) -> None:
 def check_source(process: Process, command: WriteKV) -> None:
     """What is read by a writer belongs to the writer's room, or is kept for it."""
     check_readable(process, command.key, command.source_pages)
+    check_readable(process, command.key, command.source_window, process.core.window)
 
 
-def check_readable(process: Process, key: RoomKey, pages: Iterable[int]) -> None:
+def check_readable(
+    process: Process, key: RoomKey, pages: Iterable[int], ledger: Ledger | None = None
+) -> None:
     """Pages are a room's own, or cached and kept for it."""
-    ledger = process.core.pages
+    ledger = ledger or process.core.pages
     for page in pages:
         if key not in ledger.readers(page):
-            check_own(process, key, (page,))
+            check_own(process, key, (page,), ledger)
 
 
-def check_own(process: Process, key: RoomKey, pages: Iterable[int]) -> None:
+def check_own(
+    process: Process, key: RoomKey, pages: Iterable[int], ledger: Ledger | None = None
+) -> None:
     """Pages are a room's own: only these may be written."""
+    ledger = ledger or process.core.pages
     for page in pages:
-        owner = process.core.pages.owner(page)
+        owner = ledger.owner(page)
         if owner != (Owner.REQUEST, key):
             raise Violation(f"{process.me} uses page {page} of {owner} for {key}")
 
@@ -169,8 +218,11 @@ def check_landing(piece: Piece, target: Process) -> Owner:
         raise Violation(f"{piece.writer.me} said {fence} for {write.key}, and a piece lands")
     if piece.is_row:
         name, index, owner = "row", write.target_row, core.rows.owner(write.target_row)
+    elif piece.is_window:
+        index = piece.target
+        name, owner = "window page", core.window.owner(index)
     else:
-        index = write.target_pages[piece.index]
+        index = piece.target
         name, owner = "page", core.pages.owner(index)
     if owner[0] not in MAY_BE_WRITTEN or owner[1] != write.key:
         raise Violation(f"{write.key} lands in {name} {index} of {target.me}, owner {owner}")
@@ -181,9 +233,12 @@ def check_idle(process: Process) -> None:
     """Nothing is left of any room, but pages that are cached and right."""
     core = process.core
     check_tree(process)
+    if isinstance(core, PrefillCore) and core.cache.beside is not None:
+        process.world.seen["window pages evicted"] += core.cache.beside.evictions
     left = {
         "busy": core.busy,
         "pages": core.pages.size - core.pages.available,
+        "window pages": core.window.size - core.window.available,
         "rows": core.rows.size - core.rows.free,
         "rooms": len(core.rooms()),
         "ending": len(core.ending),

@@ -32,16 +32,36 @@ LOOK_S = 0.002  # and one that follows a forward
 
 @dataclass(slots=True, eq=False)
 class Piece:
-    """One page, or the row, on its way."""
+    """One page, one window page, or the row, on its way."""
 
     write: WriteKV
     writer: Process
-    index: int  # of the page in the write; as many as pages: the row
+    index: int  # of the page in the write, window pages behind the others; behind all: the row
 
     @property
     def is_row(self) -> bool:
         """Whether this is the last piece, the metadata row."""
-        return self.index == len(self.write.target_pages)
+        return self.index == pages_of(self.write)
+
+    @property
+    def is_window(self) -> bool:
+        """Whether this is a page of the layers with a window."""
+        return len(self.write.target_pages) <= self.index < pages_of(self.write)
+
+    @property
+    def source(self) -> int:
+        """Where it is read."""
+        return (*self.write.source_pages, *self.write.source_window)[self.index]
+
+    @property
+    def target(self) -> int:
+        """Where it lands."""
+        return (*self.write.target_pages, *self.write.target_window)[self.index]
+
+
+def pages_of(write: WriteKV) -> int:
+    """Return how many pages, of both kinds, a write has."""
+    return len(write.target_pages) + len(write.target_window)
 
 
 @dataclass(slots=True, eq=False)
@@ -60,12 +80,12 @@ class Write:
     @property
     def pieces(self) -> int:
         """How many pieces there are, the row counted."""
-        return len(self.command.target_pages) + (self.command.row is not None)
+        return pages_of(self.command) + (self.command.row is not None)
 
     @property
     def pages_left(self) -> int:
         """How many pages have not left."""
-        return max(0, len(self.command.target_pages) - self.next)
+        return max(0, pages_of(self.command) - self.next)
 
 
 @dataclass(slots=True)
@@ -80,13 +100,14 @@ class Lanes:
 
     def __post_init__(self) -> None:
         plan = self.process.world.plan
-        self.sums = ChunkSums(MarkSums(self.process.memory, plan.window), plan.checksum)  # type: ignore[arg-type]
+        self.sums = ChunkSums(MarkSums(self.process.memory), plan.checksum)  # type: ignore[arg-type]
 
     def queue(self, command: WriteKV) -> None:
         """Take a write; it begins when those before it are over."""
         check_write(self.process, command)
         if len(command.source_pages) != len(command.target_pages):
             raise Violation(f"{command} is uneven")
+        self._check_window(command)
         self.queues.setdefault(command.peer, deque()).append(command)
         self._begin(command.peer)
 
@@ -145,17 +166,19 @@ class Lanes:
             failed = WriteFailed(command.key, False, "no connection")
             world.after(world.plan.write_timeout_s, self._over, peer, failed)
             return
-        write = Write(command, target, self._unseen(command))
+        write = Write(command, target)
         self.active[peer] = write
         world.after(delay_s, self._advance, write)
 
-    def _unseen(self, command: WriteKV) -> int:
-        """Return how many pages of a write stay, since no token behind the prompt sees them."""
-        plan = self.process.world.plan
+    def _check_window(self, command: WriteKV) -> None:
+        """What no token behind the prompt sees does not travel."""
+        plan, window = self.process.world.plan, command.source_window
+        if len(window) != len(command.target_window):
+            raise Violation(f"{command} is uneven")
         first = first_needed_page(command.prompt_tokens, plan.window, plan.page_size)
-        unseen = min(max(0, first - command.first), len(command.target_pages))
-        self.process.world.seen["pages that no window sees"] += unseen
-        return unseen
+        if window and (plan.window is None or command.window_first < first):
+            raise Violation(f"{command} has window pages that nobody sees")
+        self.process.world.seen["window pages sent"] += len(window)
 
     def _advance(self, write: Write) -> None:
         """Send the next piece, or stall, or end."""
@@ -178,7 +201,7 @@ class Lanes:
             self._advance(write)
         elif write.next == write.pieces and not write.unlanded:
             write.over = True
-            sent_bytes = PAGE_BYTES * len(write.command.target_pages)
+            sent_bytes = PAGE_BYTES * pages_of(write.command)
             self._over(write.command.peer, WriteDone(write.command.key, sent_bytes))
         elif self._stalled(write):
             self._wait(write)
@@ -195,8 +218,7 @@ class Lanes:
         command = write.command
         write.summed = True
         self.sums.learn(command.peer, self.process.world.regions)
-        pages, tokens = command.source_pages, command.prompt_tokens
-        self.sums.sent(command.peer, command.key, command.first, pages, tokens)
+        self.sums.sent(command.peer, command.key, command.source, command.prompt_tokens)
 
     def _broken_off(self, write: Write) -> bool:
         step = write.command.step
@@ -285,7 +307,8 @@ class Lanes:
         if piece.is_row:
             assert piece.write.row is not None
             return with_sums(piece.write.row, self.sums.take(piece.write.key))
-        return self.process.memory.page(piece.write.source_pages[piece.index])
+        memory = self.process.memory
+        return memory.window_page(piece.source) if piece.is_window else memory.page(piece.source)
 
     def _over(self, peer: PeerId, report: WriteDone | WriteFailed | WriteSkipped) -> None:
         if self.process.alive:
@@ -323,5 +346,7 @@ def _land(piece: Piece, target: Process, content: list[int] | bytes) -> None:
     target.world.seen[f"pieces landed in {owner}"] += 1
     if isinstance(content, bytes):
         target.memory.rows[piece.write.target_row] = content
+    elif piece.is_window:
+        target.memory.put_window_page(piece.target, content)
     else:
-        target.memory.put_page(piece.write.target_pages[piece.index], content)
+        target.memory.put_page(piece.target, content)

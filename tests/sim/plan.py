@@ -92,7 +92,9 @@ class Plan:
     local: float  # rooms whose decode computes the prompt
     steps_ahead: int
     grain: Literal["layer", "chunk"]  # of writes
-    window: int | None  # tokens that one sees in the only layer
+    window: int | None  # tokens that one sees in one of the two layers
+    decode_window_rooms: int  # for how many rooms there are window pages
+    prefill_window_rooms: int
     checksum: Literal["off", "sampled", "all"]  # chunks that prefill sums
     spoil: float  # of pages: one lands as another than was sent; only where all are summed
 
@@ -191,6 +193,7 @@ def draw(seed: int) -> Plan:
         steps_ahead=rng.choice((0, 1, 1)),
         grain=rng.choice(("layer", "layer", "chunk")),
         window=rng.choice((None, None, None, 1, 3, 9)),
+        **_windows(seed),
         **_sums(seed, calm=calm),
     )
     if not plan.long_texts:
@@ -207,6 +210,13 @@ def draw(seed: int) -> Plan:
         prefill_pages=4 * whole,
         page_s=page_s / 8,
     )
+
+
+def _windows(seed: int) -> dict[str, Any]:
+    """Draw apart as well."""
+    rng = Random(f"windows {seed}")
+    rooms = {"decode": rng.choice((1, 2, 4, 16)), "prefill": rng.choice((1, 2, 4))}
+    return {f"{role}_window_rooms": count for role, count in rooms.items()}
 
 
 def _sums(seed: int, *, calm: bool) -> dict[str, Any]:

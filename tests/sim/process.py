@@ -182,8 +182,7 @@ class Process:
     def _verify(self, command: VerifySums) -> None:
         """Compare what has landed with what was summed; both are right about it."""
         key, core = command.key, self.core
-        sums = MarkSums(self.memory, self.world.plan.window)
-        wrong = sums.difference(command.pages, command.sums, command.tokens)
+        wrong = MarkSums(self.memory).difference(command.offered, command.sums, command.tokens)
         assert isinstance(core, DecodeCore)
         request = core.transfer.rooms.get(key)
         if self.alive and request is not None and request.landed is not None:

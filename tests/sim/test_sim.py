@@ -20,6 +20,7 @@ from daemons.decode.request import Request
 from daemons.decode.running_batch import RunningBatch
 from daemons.decode.scheduler import Scheduler as DecodeCore
 from daemons.kv.ledger import OutOfPages
+from daemons.kv.window_table import WindowTable
 from daemons.prefill.doubts import Doubts
 from daemons.prefill.outbox import Outbox as PrefillOutbox
 from daemons.prefill.scheduler import Scheduler as PrefillCore
@@ -177,8 +178,9 @@ def source_pages_are_released_under_a_write(patch: pytest.MonkeyPatch) -> None:
 
     def hasty(self: PrefillCore, request: object, failure: object) -> None:
         if request.row is not None:  # type: ignore[attr-defined]
-            self._release(request)  # type: ignore[arg-type]
+            self.memory.release(request)  # type: ignore[arg-type]
             request.pages, request.row = (), None  # type: ignore[attr-defined]
+            request.window = WindowTable()  # type: ignore[attr-defined]
         fail(self, request, failure)  # type: ignore[arg-type]
 
     patch.setattr(PrefillCore, "_fail", hasty)

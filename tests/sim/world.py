@@ -17,6 +17,8 @@ import msgspec
 from daemons.decode.config import DecodeConfig
 from daemons.decode.scheduler import Scheduler as DecodeCore
 from daemons.engine.config import EngineConfig
+from daemons.kv.window import Windows, window_pages_needed
+from daemons.kv.window_pool import NO_POOL, WindowPool
 from daemons.prefill.config import PrefillConfig
 from daemons.prefill.decodes import Decodes
 from daemons.prefill.scheduler import Scheduler as PrefillCore
@@ -31,7 +33,7 @@ from tests.sim.invariants import Violation, check_idle
 from tests.sim.memory import Memory
 from tests.sim.network import Address, Network
 from tests.sim.phonebook import PhoneBook
-from tests.sim.plan import Plan
+from tests.sim.plan import TOKENS_LIMIT, Plan
 from tests.sim.process import Core, Process
 
 REST_S = 10.0  # after the last fault, until the canaries
@@ -62,7 +64,7 @@ class World:
         self.decode_names = [f"d{i}" for i in range(plan.decodes)]
         self.instances = [*self.prefill_names, *self.decode_names]
         self.fingerprint = Fingerprint("toy", "fp32", plan.page_size, 1, 1, 1)
-        self.regions = (KvRegion(4096, 100, 0, 0, 0),)
+        self.regions = (KvRegion(4096, 100, 0, 0, 0), KvRegion(1 << 30, 100, 1, 0, 0))
         self.unlike = {name for name in self.prefill_names if self.rng.random() < plan.unlike}
         self.network = Network(self)
         self.book = PhoneBook(self)
@@ -140,7 +142,9 @@ class World:
             steps_ahead=plan.steps_ahead,
         )
         if me.instance in self.prefill_names:
-            memory = Memory(plan.page_size, plan.prefill_pages, plan.prefill_rows)
+            chunk = min(plan.chunk_tokens, plan.batch_tokens)
+            window = self._pool(plan.prefill_window_rooms, chunk)
+            memory = Memory(plan.page_size, plan.prefill_pages, plan.prefill_rows, window.pages)
             prefill = PrefillConfig(
                 rows=plan.prefill_rows,
                 engine=engine,
@@ -150,20 +154,32 @@ class World:
                 prefix_cache=plan.prefix_cache,
                 transfer=TransferConfig(grain=plan.grain, checksum=plan.checksum),
             )
-            decodes = Decodes(self.fingerprint_of(me.instance), self.regions)
+            decodes = Decodes(self.fingerprint_of(me.instance), self.regions, window=window)
             core = PrefillCore(me, prefill, decodes, plan.prefill_pages)
             core.tombs.limit = plan.max_tombs
             return core, memory
-        memory = Memory(plan.page_size, plan.decode_pages, plan.decode_rows)
+        window = self._pool(plan.decode_window_rooms, plan.chunk_tokens)
+        memory = Memory(plan.page_size, plan.decode_pages, plan.decode_rows, window.pages)
         decode = DecodeConfig(
             rows=plan.decode_rows,
             engine=engine,
             timers=plan.timers,
             max_rooms=plan.max_rooms,
             retract_tokens=plan.host_pages * plan.page_size,
-            prefix_cache=plan.prefix_cache and plan.window is None,
+            prefix_cache=plan.prefix_cache,
         )
-        return DecodeCore(me, decode, self._buffers(me, address), plan.decode_pages), memory
+        buffers = self._buffers(me, address, window.pages)
+        return DecodeCore(me, decode, buffers, plan.decode_pages, window), memory
+
+    def _pool(self, rooms: int, chunk_tokens: int) -> WindowPool:
+        """Return a window pool for so many rooms of the longest text, none without windows."""
+        plan = self.plan
+        if plan.window is None:
+            return NO_POOL
+        windows = Windows(plan.page_size, (None, plan.window))
+        each = window_pages_needed(plan.window, chunk_tokens, plan.page_size)
+        longest = -(-TOKENS_LIMIT // plan.page_size)
+        return WindowPool(windows, rooms * min(each, longest))
 
     def fingerprint_of(self, name: str) -> Fingerprint:
         """Return what an instance really is."""
@@ -171,7 +187,7 @@ class World:
             return self.fingerprint
         return msgspec.structs.replace(self.fingerprint, model="another")
 
-    def _buffers(self, me: PeerId, address: Address) -> RegisterBuffers:
+    def _buffers(self, me: PeerId, address: Address, window_pages: int) -> RegisterBuffers:
         plan = self.plan
         return RegisterBuffers(
             me,
@@ -184,6 +200,7 @@ class World:
             rows_address=8192,
             row_bytes=ROW_BYTES,
             rows=plan.decode_rows,
+            window_pages=window_pages,
         )
 
     # --- the run ---

@@ -12,6 +12,8 @@ from daemons.decode.config import DecodeConfig
 from daemons.decode.scheduler import Scheduler as DecodeCore
 from daemons.engine.config import EngineConfig
 from daemons.engine.step import Result, StepDone
+from daemons.kv.window import Windows
+from daemons.kv.window_pool import NO_POOL, WindowPool
 from daemons.prefill.config import PrefillConfig
 from daemons.prefill.decodes import Decodes
 from daemons.prefill.scheduler import Scheduler as PrefillCore
@@ -66,7 +68,18 @@ CANCELLED = Failure(Cause.CLIENT_CANCELLED, "client")
 Kind = TypeVar("Kind")
 
 
-def prefill_core(*, pages: int = 8, engine: EngineConfig | None = None, **more: Any) -> PrefillCore:
+def window_pool(pages: int, window: int = 6) -> WindowPool:
+    """Window pages for the second of two layers."""
+    return WindowPool(Windows(PAGE_SIZE, (None, window)), pages)
+
+
+def prefill_core(
+    *,
+    pages: int = 8,
+    engine: EngineConfig | None = None,
+    window: WindowPool = NO_POOL,
+    **more: Any,
+) -> PrefillCore:
     """A prefill that computes up to 8 tokens at once, 4 of them of one room.
 
     Where nothing else is said pages leave when their chunk is computed.
@@ -74,14 +87,15 @@ def prefill_core(*, pages: int = 8, engine: EngineConfig | None = None, **more: 
     engine = engine or EngineConfig(page_size=PAGE_SIZE, chunk_tokens=4, batch_tokens=8)
     chunks = {"transfer": TransferConfig(grain="chunk")}
     settings: dict[str, Any] = PLAIN | {"engine": engine} | chunks | more
-    return PrefillCore(P, PrefillConfig(**settings), Decodes(FINGERPRINT, REGIONS), pages)
+    decodes = Decodes(FINGERPRINT, REGIONS, window=window)
+    return PrefillCore(P, PrefillConfig(**settings), decodes, pages)
 
 
-def decode_core(*, pages: int = 8, **more: Any) -> DecodeCore:
+def decode_core(*, pages: int = 8, window: WindowPool = NO_POOL, **more: Any) -> DecodeCore:
     """A decode with a small pool and, where nothing else is said, one step after the other."""
     engine = EngineConfig(page_size=PAGE_SIZE, steps_ahead=0)
     settings: dict[str, Any] = PLAIN | {"engine": engine} | more
-    return DecodeCore(D, DecodeConfig(**settings), buffers(D), pages)
+    return DecodeCore(D, DecodeConfig(**settings), buffers(D), pages, window)
 
 
 def buffers(sender: PeerId, **changes: Any) -> RegisterBuffers:

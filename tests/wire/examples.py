@@ -81,10 +81,20 @@ PLANE = {
         2**46,
         ROW_BYTES,
         128,
+        96,
     ),
     "registration_answer": RegistrationAnswer(PREFILL, DECODE.epoch, "page_size: ours 16"),
     "destination": Destination(
-        DECODE, PREFILL.epoch, ROOM, ATTEMPT, (7, 8, 1023), 127, 40, "00112233445566ff", 16
+        DECODE,
+        PREFILL.epoch,
+        ROOM,
+        ATTEMPT,
+        (7, 8, 1023),
+        127,
+        40,
+        "00112233445566ff",
+        16,
+        (95, 3),
     ),
     "progress": Progress(
         PREFILL, DECODE.epoch, ROOM, ATTEMPT, Status.FAILED, 12288, FAILURE, Fence.CUT

@@ -164,7 +164,7 @@ def test_a_retracted_room_takes_a_copy_of_what_it_reads_along() -> None:
     assert core.pages.read == 2
     (back,) = of(core.handle(Kept(key(2)), 3.0), Restore)
     assert core.pages.read == 0
-    assert not set(back.pages) & {page for _, _, page in core.cache.tree.nodes()}
+    assert not set(back.pages) & {node.page for _, _, node in core.cache.tree.nodes()}
     (run,) = of(core.handle(Restored(key(2)), 4.0), Run)
     assert run.items[0].pages == back.pages
 

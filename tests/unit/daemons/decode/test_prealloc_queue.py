@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from daemons.decode.budget import Budget
 from daemons.decode.cache import Cache
+from daemons.decode.memory import Memory
 from daemons.decode.prealloc_queue import PreallocQueue
 from daemons.decode.prefills import Prefill, Prefills, Step
 from daemons.decode.request import Request
@@ -40,7 +41,8 @@ def admit(
 ) -> list[Request]:
     budget = Budget(pages, 4, 0, promised)
     cache = Cache(pages, PrefixTree(pages, 4), 4, on=True)
-    return waiting.admit(cache, rows or Ledger(9), budget, places, prefills())
+    memory = Memory(pages, Ledger(0, "window page"), rows or Ledger(9), cache, 4)
+    return waiting.admit(memory, budget, places, prefills())
 
 
 def test_a_room_gets_the_pages_of_its_prompt_and_a_row_as_its_writers() -> None:

@@ -21,6 +21,7 @@ from daemons.engine.step import (
     StepFailed,
 )
 from daemons.kv.ledger import Owner
+from daemons.kv.stretch import Stretch
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.generate import FinishReason, LookUp, RouteFailed, Sampling, TokenOut
 from daemons.protocol.handshake import (
@@ -393,7 +394,7 @@ def landed_with_sums() -> Scheduler:
     core.handle(came(SUCCESS), 1.0)
     row = Row(key(), TokenOut(5), 0, SUMS)
     commands = core.handle(RowRead(key(), RowState.RIGHT, row), 1.0)
-    assert of(commands, VerifySums) == [VerifySums(key(), (0, 1), SUMS, 6)]
+    assert of(commands, VerifySums) == [VerifySums(key(), Stretch(0, (0, 1)), SUMS, 6)]
     assert told(commands) == []
     return core
 

@@ -12,6 +12,7 @@ from daemons.decode.config import DecodeConfig
 from daemons.decode.events import RowRead, SumsVerified
 from daemons.decode.scheduler import Scheduler
 from daemons.decode.service import Shell, buffers_of
+from daemons.kv.stretch import Stretch
 from daemons.kv.window import ALL_SEEN
 from daemons.protocol.codec import decode, encode
 from daemons.protocol.generate import TokenOut
@@ -32,6 +33,7 @@ REGION = KvRegion(4096, 64, 0, 0, 0)
 def equipment() -> Equipment:
     engine = SimpleNamespace(
         windows=ALL_SEEN,
+        window_pages=0,
         kv_regions=lambda: (REGION,),
         pages=4,
         fingerprint=Fingerprint("m", "fp32", 16, 1, 1, 1),
@@ -73,10 +75,10 @@ def test_pages_that_have_landed_are_compared_in_a_lane() -> None:
     region = KvRegion(ctypes.addressof(memory), 64, 0, 0, 0)
     has.engine.kv_regions = lambda: (region,)  # type: ignore[method-assign]
     made = shell(has)
-    right = ChunkSum(0, 2, PageSums([region], 4).of((3, 1)))
+    right = ChunkSum(0, 2, PageSums([region], 4).of(Stretch(0, (3, 1))))
     said = []
     for one in (right, right._replace(sum=7)):
-        assert made.execute(VerifySums(KEY, (3, 1), (one,), 0)) is None
+        assert made.execute(VerifySums(KEY, Stretch(0, (3, 1)), (one,), 0)) is None
         said.append(arrived(has.wake))
     assert said[0] == SumsVerified(KEY)
     assert isinstance(said[1], SumsVerified)

@@ -8,7 +8,15 @@ import pytest
 from daemons.prefill.decodes import Decodes
 from daemons.protocol.generate import prompt_digest
 from daemons.protocol.handshake import KvRegion
-from tests.support.cores import D_OTHER, FINGERPRINT, REGIONS, D, buffers, destination
+from tests.support.cores import (
+    D_OTHER,
+    FINGERPRINT,
+    REGIONS,
+    D,
+    buffers,
+    destination,
+    window_pool,
+)
 
 
 def decodes() -> Decodes:
@@ -84,3 +92,45 @@ def test_a_good_destination_is_let_through(changes: dict[str, object]) -> None:
 def test_a_prompt_that_decode_has_whole_needs_no_page() -> None:
     whole = destination(tokens=8, prefix_tokens=8, pages=())
     assert decodes().bad_destination(whole, range(1, 9)) == ""
+
+
+def windowed() -> Decodes:
+    """Both sides have window pages; a decode 8 of them."""
+    known = {D: buffers(D, window_pages=8)}
+    return Decodes(FINGERPRINT, REGIONS, known, window_pool(20))
+
+
+def test_both_sides_have_window_pages_or_none() -> None:
+    assert windowed().refusal(buffers(D)) == "window_pages: ours 20, theirs 0"
+    assert decodes().refusal(buffers(D, window_pages=8)) == "window_pages: ours 0, theirs 8"
+    assert windowed().refusal(buffers(D, window_pages=8)) == ""
+
+
+def test_a_region_ends_where_its_own_kind_of_pages_does() -> None:
+    high = KvRegion(2**63 - 1 - 128 * 8, 128, 1, 0, 0)
+    assert windowed().refusal(buffers(D, window_pages=8, regions=(REGIONS[0], high))) == ""
+    assert "addresses end" in windowed().refusal(
+        buffers(D, window_pages=9, regions=(REGIONS[0], high))
+    )
+
+
+@pytest.mark.parametrize(
+    ("offered", "reason"),
+    [
+        ((7, 0), ""),  # 13 tokens, 6 of them seen: from 8 on
+        ((), "0 window pages offered, 2 needed"),
+        ((1, 1), "1 window pages offered, 2 needed"),
+        ((1, 2, 3), "3 window pages offered, 2 needed"),
+        ((1, 8), "window page 8 of 8"),
+    ],
+)
+def test_window_pages_are_as_many_as_are_seen_from_behind_the_prompt(
+    offered: tuple[int, ...], reason: str
+) -> None:
+    where = destination(tokens=13, window_pages=offered)
+    assert windowed().bad_destination(where, range(1, 14)) == reason
+
+
+def test_without_a_window_none_are_taken() -> None:
+    where = destination(window_pages=(1,))
+    assert decodes().bad_destination(where, range(1, 7)) == "1 window pages offered, 0 needed"

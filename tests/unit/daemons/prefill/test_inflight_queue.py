@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daemons.kv.window_table import WindowTable
 from daemons.prefill.inflight_queue import InflightQueue, next_write
 from daemons.prefill.request import Request
 from daemons.protocol.generate import TokenOut
 from daemons.protocol.metadata import RowState, unpack
-from tests.support.cores import D_OTHER, D, destination, key, submit
+from tests.support.cores import D_OTHER, D, destination, key, submit, window_pool
 
 
 def request(tokens: int, prefix: int = 0) -> Request:
@@ -108,3 +110,31 @@ def test_a_lane_that_moves_is_progress_of_its_own_rooms(peer: object, since_s: f
     queue = InflightQueue({key(): request(4)})
     queue.lane_moved(peer, 9.0)  # type: ignore[arg-type]
     assert queue.rooms[key()].since_s == since_s
+
+
+def test_of_window_pages_only_those_leave_that_are_seen_from_behind_the_prompt() -> None:
+    room = request(14)
+    assert room.destination is not None
+    room.destination = msgspec.structs.replace(room.destination, window_pages=(30, 31))
+    room.window, pool = WindowTable(0, (40, 41, 42, 43)), window_pool(50)
+    room.computed = 8
+    write = next_write(room, 4, 0, pool)
+    assert write is not None
+    assert (write.source_pages, write.source_window, write.target_window) == ((0, 1), (), ())
+    room.computed, room.first = 14, TokenOut(5)
+    write = next_write(room, 4, 0, pool)
+    assert write is not None
+    assert (write.first, write.source_pages, write.target_pages) == (2, (2, 3), (22, 23))
+    assert (write.window_first, write.source_window, write.target_window) == (2, (42, 43), (30, 31))
+
+
+def test_window_pages_of_a_prefix_that_decode_has_are_sent_all_the_same() -> None:
+    room = request(12, prefix=12)
+    assert room.destination is not None
+    room.destination = msgspec.structs.replace(room.destination, window_pages=(30, 31))
+    room.window, pool = WindowTable(1, (41, 42)), window_pool(50)
+    room.computed = 8
+    write = next_write(room, 4, 0, pool)
+    assert write is not None
+    assert (write.source_pages, write.target_pages) == ((), ())
+    assert (write.window_first, write.source_window, write.target_window) == (1, (41,), (30,))

@@ -6,7 +6,6 @@ from typing import cast
 import pytest
 
 from daemons.engine.progress import Progress
-from daemons.kv.window import ALL_SEEN
 from daemons.prefill.commands import WriteKV
 from daemons.prefill.config import PrefillConfig
 from daemons.prefill.decodes import Decodes
@@ -25,9 +24,7 @@ KEY = RoomKey(9, 1)
 
 
 def shell() -> Shell:
-    engine = SimpleNamespace(
-        kv_regions=tuple, pages=4, progress=Progress(1), page_size=16, windows=ALL_SEEN
-    )
+    engine = SimpleNamespace(kv_regions=tuple, pages=4, progress=Progress(1), page_size=16)
     equipment = SimpleNamespace(
         me=ME,
         engine=engine,

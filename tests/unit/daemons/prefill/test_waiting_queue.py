@@ -5,6 +5,7 @@ from __future__ import annotations
 from daemons.kv.ledger import Ledger, Owner
 from daemons.kv.prefix_tree import PrefixTree
 from daemons.prefill.cache import Cache
+from daemons.prefill.memory import Memory
 from daemons.prefill.request import Request
 from daemons.prefill.waiting_queue import WaitingQueue
 from tests.support.cores import key, submit
@@ -19,13 +20,13 @@ def queue(
     return waiting
 
 
-def cache(pages: Ledger) -> Cache:
-    return Cache(pages, PrefixTree(pages, 4), 4, on=False)
+def memory(pages: Ledger, rows: Ledger) -> Memory:
+    return Memory(rows, Cache(pages, PrefixTree(pages, 4), 4, on=False))
 
 
 def test_rooms_get_pages_and_a_row_in_order() -> None:
     waiting, pages, rows = queue(5, 4), Ledger(4), Ledger(2, "row")
-    begun = waiting.begin(cache(pages), rows)
+    begun = waiting.begin(memory(pages, rows))
     assert [request.key for request in begun] == [key(1), key(2)]
     assert [request.pages for request in begun] == [(0, 1), (2,)]
     assert [request.row for request in begun] == [0, 1]
@@ -34,24 +35,24 @@ def test_rooms_get_pages_and_a_row_in_order() -> None:
 
 def test_a_room_that_does_not_fit_is_not_overtaken() -> None:
     waiting = queue(4, 9, 1)
-    assert [r.key for r in waiting.begin(cache(Ledger(3)), Ledger(9))] == [key(1)]
+    assert [r.key for r in waiting.begin(memory(Ledger(3), Ledger(9)))] == [key(1)]
     assert list(waiting.rooms) == [key(2), key(3)]
 
 
 def test_without_a_row_nobody_begins() -> None:
     waiting = queue(4, 4)
-    assert [r.key for r in waiting.begin(cache(Ledger(9)), Ledger(1))] == [key(1)]
+    assert [r.key for r in waiting.begin(memory(Ledger(9), Ledger(1)))] == [key(1)]
 
 
 def test_no_more_rooms_begin_than_a_batch_has() -> None:
     waiting = queue(1, 1, 1, batch_rooms=2)
-    assert len(waiting.begin(cache(Ledger(9)), Ledger(9))) == 2
-    assert waiting.begin(cache(Ledger(9)), Ledger(9)) == []
+    assert len(waiting.begin(memory(Ledger(9), Ledger(9)))) == 2
+    assert waiting.begin(memory(Ledger(9), Ledger(9))) == []
 
 
 def test_a_batch_is_chunks_within_the_budget() -> None:
     waiting = queue(10, 3, 4)
-    waiting.begin(cache(Ledger(9)), Ledger(9))
+    waiting.begin(memory(Ledger(9), Ledger(9)))
     first, second, third = waiting.batch()
     assert (first.tokens, first.start, first.samples) == ((1, 2, 3, 4), 0, False)
     assert (second.tokens, second.samples) == ((1, 2, 3), True)
@@ -60,7 +61,7 @@ def test_a_batch_is_chunks_within_the_budget() -> None:
 
 def test_the_last_chunk_is_the_rest_and_sees_all_pages_before_it() -> None:
     waiting = queue(10)
-    (request,) = waiting.begin(cache(Ledger(9)), Ledger(9))
+    (request,) = waiting.begin(memory(Ledger(9), Ledger(9)))
     request.computed = 8
     (item,) = waiting.batch()
     assert (item.tokens, item.start, item.pages, item.samples) == ((9, 10), 8, (0, 1, 2), True)
@@ -68,7 +69,7 @@ def test_the_last_chunk_is_the_rest_and_sees_all_pages_before_it() -> None:
 
 def test_a_dropped_room_is_nowhere() -> None:
     waiting = queue(4, 4)
-    waiting.begin(cache(Ledger(1)), Ledger(9))
+    waiting.begin(memory(Ledger(1), Ledger(9)))
     waiting.drop(key(1))
     waiting.drop(key(2))
     waiting.drop(key(3))
@@ -77,7 +78,7 @@ def test_a_dropped_room_is_nowhere() -> None:
 
 def test_a_forward_is_progress_of_all_rooms_that_have_begun() -> None:
     waiting = queue(4, 4, 4, batch_rooms=2)
-    waiting.begin(cache(Ledger(9)), Ledger(9))
+    waiting.begin(memory(Ledger(9), Ledger(9)))
     waiting.moved(5.0)
     assert [request.since_s for request in waiting.begun.values()] == [5.0, 5.0]
     assert [request.since_s for request in waiting.rooms.values()] == [0.0]

@@ -14,7 +14,9 @@ import pytest
 
 from daemons.cluster.errors import OperatorError
 from daemons.engine.progress import Progress
+from daemons.kv.stretch import Stretch
 from daemons.kv.window import Windows
+from daemons.kv.window_pool import WindowPool
 from daemons.prefill.chunk_sums import ChunkSums
 from daemons.prefill.commands import WriteKV
 from daemons.prefill.events import WriteDone, WriteFailed, WriteSkipped
@@ -152,9 +154,9 @@ def test_the_row_brings_the_sums_of_all_chunks_and_what_has_landed_has_them() ->
     assert row is not None
     assert [(one.first, one.pages) for one in row.sums] == [(0, 1), (1, 2)]
     there = PageSums([bench.theirs.region], PAGES)
-    assert there.difference((0, 3, 1), row.sums) == ""
+    assert there.difference(Stretch(0, (0, 3, 1)), row.sums) == ""
     bench.theirs.held[3 * PAGE_BYTES + 5] ^= 1
-    assert "pages 1 to 2 of 3: prefill's sum" in there.difference((0, 3, 1), row.sums)
+    assert "pages 1 to 2 of 3: prefill's sum" in there.difference(Stretch(0, (0, 3, 1)), row.sums)
 
 
 def test_a_cut_that_is_settled_leaves_nothing_to_land() -> None:
@@ -406,7 +408,7 @@ def test_of_a_layer_with_a_window_only_what_is_seen_later_is_sent() -> None:
         bench.rows,
         bench.progress,
         unsummed(),
-        windows=Windows(16, (None, 10)),
+        window=WindowPool(Windows(16, (None, 10))),
     )
     lanes = WriteLanes(bench.backend, source, bench.events.put, lambda sent, _: None)
     regions = tuple(bench.theirs.layered)
@@ -419,6 +421,28 @@ def test_of_a_layer_with_a_window_only_what_is_seen_later_is_sent() -> None:
     assert len(bench.backend.writes) == 1
 
 
+def test_layers_with_a_window_are_sent_from_and_to_pages_of_their_own() -> None:
+    bench = Bench(progress=Progress(2))
+    ours, theirs = bench.ours.layered, bench.theirs.layered
+    window = WindowPool(Windows(16, (None, 10)), 2)
+    source = Source(ours, 2, bench.rows, bench.progress, unsummed(), window=window)
+    lanes = WriteLanes(bench.backend, source, bench.events.put, lambda sent, _: None)
+    buffers = bench.buffers(D0)
+    lanes.learn(D0, msgspec.structs.replace(buffers, regions=tuple(theirs), window_pages=1))
+    bench.ours.held[:] = bytes(range(256))
+    write = WriteKV(KEY, D0, (0, 1), (1, 0), prompt_tokens=32)
+    own = {"source_window": (1,), "target_window": (0,), "window_first": 1}
+    lanes.write(replace(write, **own))
+    assert bench.event() == WriteDone(KEY, 3 * PAGE_BYTES)
+    assert bench.theirs.held[:PAGE_BYTES] == bytes(range(64, 128))
+    assert bench.theirs.held[PAGE_BYTES : 2 * PAGE_BYTES] == bytes(range(64))
+    assert bench.theirs.held[2 * PAGE_BYTES : 3 * PAGE_BYTES] == bytes(range(192, 256))
+    lanes.write(replace(write, **own | {"target_window": (1,)}))
+    failed = bench.event()
+    assert isinstance(failed, WriteFailed)
+    assert "target page 1 is outside a pool of 1 pages" in failed.detail
+
+
 def test_pages_that_no_layer_needs_are_not_sent_at_all() -> None:
     bench = Bench(progress=Progress(1))
     source = Source(
@@ -427,7 +451,7 @@ def test_pages_that_no_layer_needs_are_not_sent_at_all() -> None:
         bench.rows,
         bench.progress,
         unsummed(),
-        windows=Windows(16, (10,)),
+        window=WindowPool(Windows(16, (10,))),
     )
     lanes = WriteLanes(bench.backend, source, bench.events.put, lambda sent, _: None)
     lanes.learn(D0, bench.buffers(D0))

@@ -13,6 +13,7 @@ from daemons.engine.engine import Engine
 from daemons.engine.step import Item, Result, StepDone
 from daemons.engine.step import Sequence as Room
 from daemons.kv.ledger import Ledger, Owner
+from daemons.kv.window_pool import NO_POOL
 from daemons.prefill.scheduler import Scheduler
 from daemons.protocol.chaos import Fault, FaultOrder
 from daemons.protocol.generate import Ask, AskFor, Chaos, Output, Sampling, TokenOut
@@ -30,6 +31,7 @@ from daemons.rank.chaos import (
     Hooks,
     Mangled,
 )
+from daemons.rank.places import places_of
 from daemons.runtime.commands import Send, SendHeartbeat, Tell
 from daemons.runtime.events import Submitted, Tick
 from daemons.runtime.faults import Faults, Injected
@@ -177,14 +179,21 @@ def test_a_page_that_is_spoilt_has_other_bytes_there_and_no_row_is_taken_for_one
     assert Region(junk.source, JUNK_BYTES) in wire.registered
 
 
+def known(backend: ChaosBackend, engine: Engine) -> Ledger:
+    """Let a backend know a core's pages, and return them."""
+    pages = Ledger(engine.pages)
+    backend.places = places_of(engine.kv_regions(), NO_POOL, pages, Ledger(0))
+    return pages
+
+
 def test_a_write_is_known_by_the_owner_of_its_pages_and_its_row_too(
     engine: Engine, faults: Faults
 ) -> None:
     wire = Wire()
     backend = ChaosBackend(wire, engine, faults)
-    backend.pages = Ledger(engine.pages)
-    backend.pages.take(RoomKey(6, 1), 1, Owner.REQUEST)
-    backend.pages.take(KEY, 1, Owner.REQUEST)
+    pages = known(backend, engine)
+    pages.take(RoomKey(6, 1), 1, Owner.REQUEST)
+    pages.take(KEY, 1, Owner.REQUEST)
     page_bytes = engine.kv_regions()[0].page_bytes
     first, row = engine.kv_memory()[0], Copy(1, 1, 8)
     faults.arm(FaultOrder(Fault.LANE_RAISE, times=2, room=7))
@@ -204,11 +213,11 @@ def test_a_row_whose_pages_need_not_travel_and_a_page_that_is_read_are_known_too
 ) -> None:
     backend, rows = ChaosBackend(Wire(), engine, faults), Region(64, 4 * ROW_BYTES)
     backend.register([Region(*engine.kv_memory()), rows])
-    backend.pages, backend.rows = Ledger(engine.pages), Ledger(4, "row")
+    pages, backend.rows = known(backend, engine), Ledger(4, "row")
     backend.rows.take(RoomKey(6, 1), 1, Owner.REQUEST)
     backend.rows.take(KEY, 1, Owner.REQUEST)
-    backend.pages.move(KEY, backend.pages.take(KEY, 1, Owner.REQUEST), Owner.REQUEST, Owner.CACHED)
-    backend.pages.read_by(KEY, 0)
+    pages.move(KEY, pages.take(KEY, 1, Owner.REQUEST), Owner.REQUEST, Owner.CACHED)
+    pages.read_by(KEY, 0)
     faults.arm(FaultOrder(Fault.LANE_RAISE, times=2, room=7))
     backend.write("there", [Copy(rows.address, 1, ROW_BYTES)])
     for copies in ([Copy(rows.address + ROW_BYTES, 1, ROW_BYTES)], [Copy(backend._pool, 1, 8)]):
@@ -328,7 +337,8 @@ def test_hooks_join_the_core_with_the_backend(engine: Engine) -> None:
     hooks = Hooks(engine, Wire(), Role.PREFILL)
     core = prefill_core()
     around, shell = hooks.around(core, Wire(), Wire())
-    assert hooks.backend.pages is core.pages
+    assert hooks.backend.places is not None
+    assert hooks.backend.places.pages is core.pages
     assert isinstance(around, ChaosCore)
     assert isinstance(shell, ChaosShell)
     hooks.backend.close()

@@ -1,0 +1,96 @@
+"""All that a room needs on a prefill is given together, or nothing is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from daemons.engine.config import EngineConfig
+from daemons.kv.ledger import Owner
+from daemons.kv.window_pool import NO_POOL, WindowPool
+from daemons.prefill.config import PrefillConfig
+from daemons.prefill.memory import Memory, memory_of
+from daemons.prefill.request import Request
+from tests.support.cores import PAGE_SIZE, key, submit, window_pool
+
+
+def memory(pages: int = 8, pool: WindowPool = NO_POOL, **more: Any) -> Memory:
+    engine = EngineConfig(page_size=PAGE_SIZE, chunk_tokens=4, batch_tokens=8)
+    return memory_of(PrefillConfig(engine=engine, **{"rows": 4} | more), pages, pool)
+
+
+def room(number: int, tokens: int) -> Request:
+    return Request(submit(number, tokens), key(number), 0.0, 0.0)
+
+
+def served(has: Memory, number: int, tokens: int) -> Request:
+    """Let a room come, be computed, and end."""
+    request = room(number, tokens)
+    assert has.give(request)
+    while request.computed < tokens:
+        end = min(tokens, request.computed + 4)
+        request.window.cover(has.cache.pool, request.computed, end)
+        request.computed = end
+    has.cache.keep(request)
+    has.release(request)
+    return request
+
+
+def test_a_room_gets_pages_window_pages_and_a_row() -> None:
+    has = memory(pool=window_pool(9), prefix_cache=False)
+    request = room(1, 20)
+    assert has.give(request)
+    assert (len(request.pages), len(request.window.spare), request.row) == (5, 3, 0)
+    assert has.cache.window.owner(2) == (Owner.REQUEST, key(1))
+    has.release(request)
+    assert (has.cache.pages.free, has.cache.window.free, has.rows.free) == (8, 9, 4)
+
+
+def test_a_room_that_cannot_have_all_gets_nothing() -> None:
+    for has in (memory(pages=4), memory(pool=window_pool(2)), memory(rows=1)):
+        if has.rows.size == 1:
+            assert has.give(room(2, 4))
+        before = has.cache.pages.free, has.cache.window.free, has.rows.free
+        assert not has.give(room(1, 20))
+        assert (has.cache.pages.free, has.cache.window.free, has.rows.free) == before
+
+
+def test_while_many_are_free_a_room_takes_the_half_of_them() -> None:
+    has = memory(pool=window_pool(9))
+    request = room(1, 20)
+    assert has.give(request)
+    assert len(request.window.spare) == 4
+    short = room(2, 4)
+    assert has.give(short)
+    assert len(short.window.spare) == 1, "no more than its text"
+
+
+def test_a_prompt_goes_on_where_the_window_pages_of_another_are() -> None:
+    has = memory(pages=16, pool=window_pool(9))
+    served(has, 1, 20)
+    again = room(2, 20)
+    assert has.give(again)
+    assert (again.computed, again.window.first, len(again.window.read)) == (16, 2, 2)
+    assert again.window.pages == tuple(node.window for node in again.lease.windows)
+    assert len(again.window.own) == 1
+
+
+def test_what_it_would_read_and_write_may_be_more_than_there_is_then_it_reads_nothing() -> None:
+    has, again = memory(pages=16, pool=window_pool(3)), room(2, 40)
+    served(has, 1, 12)
+    assert has.cache.window.free == 0, "a cached text has them all"
+    assert has.give(again)
+    assert (again.computed, len(again.window.own)) == (0, 3)
+
+
+def test_what_can_never_be_here_is_told() -> None:
+    assert memory(4).too_small(16) == ""
+    assert memory(4).too_small(17) == "17 tokens need 5 pages, the pool has 4"
+    has = memory(8, window_pool(2))
+    assert has.too_small(8) == ""
+    assert has.too_small(9) == "9 tokens need 3 window pages, there are 2"
+
+
+def test_credits_count_the_rooms_for_which_there_are_window_pages() -> None:
+    assert memory(8).credits(5, 2) == {"tokens": 32, "rows": 4, "places": 5, "queue": 2}
+    assert memory(8, window_pool(7)).credits(5, 0)["places"] == 2
+    assert memory(8, window_pool(7)).credits(-1, 0)["places"] == 0
