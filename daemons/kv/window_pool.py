@@ -38,19 +38,15 @@ class WindowPool:
 
     def first_needed(self, tokens: int) -> int:
         """Return the first text page that any layer here sees from behind a text."""
-        first = first_needed_page(tokens, self._widest, self.windows.page_size)
+        first = first_needed_page(tokens, self.windows.largest, self.windows.page_size)
         return min(first, pages_for(tokens, self.windows.page_size))
 
     def needed(self, chunk_tokens: int, text_pages: int) -> int:
         """Return how many window pages a room of so long a text needs; 0 without a pool."""
         if not self:
             return 0
-        most = window_pages_needed(self._widest, chunk_tokens, self.windows.page_size)
+        most = window_pages_needed(self.windows.largest, chunk_tokens, self.windows.page_size)
         return min(most, text_pages)
-
-    @property
-    def _widest(self) -> int:
-        return max((window for window in self.windows.by_layer if window is not None), default=1)
 
 
 NO_POOL = WindowPool()
