@@ -7,8 +7,7 @@ call leaves this process any more*, and no source byte of it is read any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -32,24 +31,78 @@ class Copy(NamedTuple):
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class CopyTable:
-    """Many copies as columns, so that a plan of thousands costs no objects.
+class Comb(NamedTuple):
+    """``teeth`` pieces of ``length`` bytes, equal steps apart on both sides.
 
-    Reads like a sequence of ``Copy`` where that is enough.
-
-    Attributes:
-        source: our addresses, shape ``[copies]``.
-        target: the peer's addresses, same shape.
-        bytes: lengths, same shape.
+    A run of pages in every layer, kind and head is one.
     """
 
-    source: Integers
-    target: Integers
-    bytes: Integers
+    source: int  # where the first one is
+    target: int
+    length: int
+    teeth: int
+    source_step: int = 0  # to the next one
+    target_step: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Of all pieces."""
+        return self.teeth * self.length
+
+    def parts(self, most_bytes: int) -> Iterator[Comb]:
+        """Yield the same in combs of at most so many bytes, or of one piece."""
+        each = max(1, most_bytes // self.length)
+        for begin in range(0, self.teeth, each):
+            yield self._replace(
+                source=self.source + begin * self.source_step,
+                target=self.target + begin * self.target_step,
+                teeth=min(each, self.teeth - begin),
+            )
+
+
+class CopyTable:
+    """Many copies as columns, or as few combs, so that a plan of thousands costs no objects.
+
+    Reads like a sequence of ``Copy`` where that is enough. Columns of combs are made when somebody
+    asks for them.
+
+    Attributes:
+        combs: the same as combs; None where nobody has looked for any.
+    """
+
+    __slots__ = ("_columns", "combs")
+
+    def __init__(self, source: Integers, target: Integers, bytes: Integers) -> None:
+        """Take columns of one length: our addresses, the peer's, lengths."""
+        self._columns: tuple[Integers, Integers, Integers] | None = (source, target, bytes)
+        self.combs: tuple[Comb, ...] | None = None
+
+    @classmethod
+    def of(cls, combs: Iterable[Comb]) -> CopyTable:
+        """Return the copies of some combs, in order."""
+        made = cls.__new__(cls)
+        made._columns, made.combs = None, tuple(combs)
+        return made
+
+    @property
+    def source(self) -> Integers:
+        """Our addresses, shape ``[copies]``."""
+        return self._laid_out()[0]
+
+    @property
+    def target(self) -> Integers:
+        """The peer's addresses, shape ``[copies]``."""
+        return self._laid_out()[1]
+
+    @property
+    def bytes(self) -> Integers:
+        """Lengths, shape ``[copies]``."""
+        return self._laid_out()[2]
 
     def __len__(self) -> int:
         """How many copies."""
+        if self.combs is not None:
+            return sum(comb.teeth for comb in self.combs)
         return len(self.bytes)
 
     def __iter__(self) -> Iterator[Copy]:
@@ -64,7 +117,28 @@ class CopyTable:
     @property
     def total_bytes(self) -> int:
         """Bytes of all of them."""
+        if self.combs is not None:
+            return sum(comb.bytes for comb in self.combs)
         return int(self.bytes.sum())
+
+    def _laid_out(self) -> tuple[Integers, Integers, Integers]:
+        if self._columns is None:
+            self._columns = _laid_out(self.combs or ())
+        return self._columns
+
+
+def _laid_out(combs: Sequence[Comb]) -> tuple[Integers, Integers, Integers]:
+    rows: Integers = np.array(combs, dtype=np.int64).reshape(-1, len(Comb._fields))
+    source, target, length, teeth, source_step, target_step = rows.T  # [combs] each
+    of = np.repeat(np.arange(len(rows)), teeth)  # which comb a copy is of, [copies]
+    tooth: Integers = (
+        np.arange(len(of), dtype=np.int64) - (np.cumsum(teeth) - teeth)[of]
+    )  # and which of its pieces
+    return (
+        source[of] + tooth * source_step[of],
+        target[of] + tooth * target_step[of],
+        length[of],
+    )
 
 
 Copies = Sequence[Copy] | CopyTable

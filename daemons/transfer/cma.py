@@ -23,8 +23,8 @@ import numpy as np
 
 from daemons.cluster.errors import OperatorError
 from daemons.transfer import notice, other_memory
-from daemons.transfer.backend import Copies, CopyTable, PeerGone, Region, WriteCut, table
-from daemons.transfer.combs import Comb, combs, copy
+from daemons.transfer.backend import Comb, Copies, CopyTable, PeerGone, Region, WriteCut, table
+from daemons.transfer.combs import combs, copy
 from daemons.transfer.config import TransferConfig
 from daemons.transfer.memory import Registered
 from daemons.transfer.neighbours import Neighbour, Neighbours, met

@@ -1,50 +1,21 @@
 """Copies within memory that this process sees, as few array assignments as they allow.
 
-A comb is pieces of one length that lie equal steps apart, on both sides: a run of pages in every
-layer, kind and head is one. It is copied by one assignment, in numpy, without the interpreter's
-lock.
+A comb is one assignment, in numpy, without the interpreter's lock.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from daemons.transfer.backend import CopyTable
+from daemons.transfer.backend import Comb, CopyTable
 
 _LOWEST = 4096  # no memory is mapped below
 # The whole address space as a buffer: an array anywhere in it costs a microsecond.
 _EVERYTHING: Any = (ctypes.c_ubyte * ((1 << 47) - _LOWEST)).from_address(_LOWEST)
-
-
-class Comb(NamedTuple):
-    """``teeth`` pieces of ``length`` bytes."""
-
-    source: int  # where the first one is
-    target: int
-    length: int
-    teeth: int
-    source_step: int = 0  # to the next one
-    target_step: int = 0
-
-    @property
-    def bytes(self) -> int:
-        """Of all pieces."""
-        return self.teeth * self.length
-
-    def parts(self, most_bytes: int) -> Iterator[Comb]:
-        """Yield the same in combs of at most so many bytes, or of one piece."""
-        each = max(1, most_bytes // self.length)
-        for begin in range(0, self.teeth, each):
-            yield self._replace(
-                source=self.source + begin * self.source_step,
-                target=self.target + begin * self.target_step,
-                teeth=min(each, self.teeth - begin),
-            )
 
 
 def copy(comb: Comb) -> None:
@@ -55,6 +26,8 @@ def copy(comb: Comb) -> None:
 
 def combs(copies: CopyTable) -> list[Comb]:
     """Return copies as combs, in order, without looking for them further than one copy ahead."""
+    if copies.combs is not None:
+        return list(copies.combs)
     return [_comb(copies, begin, end) for begin, end in _spans(copies)]
 
 

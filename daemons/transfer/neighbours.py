@@ -14,8 +14,7 @@ from threading import Lock
 import numpy as np
 
 from daemons.transfer import notice
-from daemons.transfer.backend import Integers
-from daemons.transfer.combs import Comb
+from daemons.transfer.backend import Comb, Integers
 from daemons.transfer.deaths import Deaths
 from daemons.transfer.memory import Registered
 from daemons.transfer.notice import Address, NotThere

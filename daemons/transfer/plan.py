@@ -15,26 +15,41 @@ from typing import NamedTuple
 import numpy as np
 
 from daemons.protocol.handshake import KvRegion
-from daemons.transfer.backend import BadCopy, Copy, CopyTable, Integers
+from daemons.transfer.backend import BadCopy, Comb, Copy, CopyTable, Integers
+from daemons.transfer.combs import combs
 from daemons.transfer.memory import ADDRESS_LIMIT
 
 FEW_PAGES = 96  # that a plain loop goes through faster than numpy
+FEW_RUNS = 16  # the same
 
 
 class Runs(NamedTuple):
     """Neighbouring pages, as columns ``[runs]``: first page here, first page there, pages."""
 
-    source: Integers
-    target: Integers
-    pages: Integers
+    source: Integers | list[int]
+    target: Integers | list[int]
+    pages: Integers | list[int]
 
 
 class _Pairs(NamedTuple):
-    """Pairs of regions, as columns ``[pairs]``; of page sizes only one if all are the same."""
+    """Pairs of regions, as columns ``[pairs]``, and the same as a comb of bytes.
+
+    Of the page sizes there is only one if all are the same; there is no comb where they are not, or
+    where the regions do not lie equal steps apart.
+    """
 
     source: Integers
     target: Integers
     page_bytes: Integers
+    comb: Comb | None
+
+
+class _Planned(NamedTuple):
+    """Pages and their runs; the same objects are the same pages, for who asks has tuples."""
+
+    source_pages: Sequence[int]
+    target_pages: Sequence[int]
+    runs: Runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +72,7 @@ class Pairing:
     source_pages: int
     target_pages: int
     _of_layers: dict[range | None, _Pairs] = field(default_factory=dict)  # that were asked for
+    _last: list[_Planned] = field(default_factory=list)  # of a write that goes layer by layer
 
     def runs(self, source_pages: Sequence[int], target_pages: Sequence[int]) -> Runs:
         """Return the runs that bring ``source_pages[i]`` to ``target_pages[i]`` for every i.
@@ -68,6 +84,16 @@ class Pairing:
         Raises:
             BadCopy: lengths differ, or a page is outside its pool or named twice.
         """
+        if self._last:
+            last = self._last[0]
+            if last.source_pages is source_pages and last.target_pages is target_pages:
+                return last.runs
+        runs = self._runs(source_pages, target_pages)
+        if isinstance(source_pages, tuple) and isinstance(target_pages, tuple):
+            self._last[:] = [_Planned(source_pages, target_pages, runs)]
+        return runs
+
+    def _runs(self, source_pages: Sequence[int], target_pages: Sequence[int]) -> Runs:
         few = 0 < len(source_pages) == len(target_pages) <= FEW_PAGES
         if few and self._are_ours(source_pages, target_pages):
             runs = _few_runs(source_pages, target_pages)
@@ -95,14 +121,9 @@ class Pairing:
         pairs = self._of_layers.get(layers)
         if pairs is None:
             pairs = self._of_layers[layers] = self._some(layers)
-        if len(runs.pages) == 1 == len(pairs.page_bytes):
-            page_bytes = int(pairs.page_bytes[0])
-            return CopyTable(
-                pairs.source + int(runs.source[0]) * page_bytes,
-                pairs.target + int(runs.target[0]) * page_bytes,
-                np.full(len(pairs.source), int(runs.pages[0]) * page_bytes),
-            )
-        first, then, pages = (column[:, np.newaxis] for column in runs)  # [runs, 1]
+        if pairs.comb is not None and len(runs.pages) <= FEW_RUNS:
+            return CopyTable.of(_moved(pairs.comb, *run) for run in zip(*runs, strict=True))
+        first, then, pages = (_column(numbers)[:, np.newaxis] for numbers in runs)  # [runs, 1]
         source = pairs.source + first * pairs.page_bytes  # [runs, pairs]
         target = pairs.target + then * pairs.page_bytes
         lengths = np.empty_like(source)
@@ -113,10 +134,11 @@ class Pairing:
         some = slice(None)
         if layers is not None:
             some = slice(*np.searchsorted(self.layers, (layers.start, layers.stop)).tolist())
-        page_bytes = self.page_bytes[some]
-        if len(page_bytes) and (page_bytes == page_bytes[0]).all():
+        source, target, page_bytes = self.source[some], self.target[some], self.page_bytes[some]
+        found = combs(CopyTable(source, target, page_bytes))
+        if len(set(page_bytes.tolist())) == 1:
             page_bytes = page_bytes[:1]
-        return _Pairs(self.source[some], self.target[some], page_bytes)
+        return _Pairs(source, target, page_bytes, found[0] if len(found) == 1 else None)
 
 
 def pairing(
@@ -164,6 +186,9 @@ def joined(tables: Sequence[CopyTable]) -> CopyTable:
     """Return all copies of some tables in one."""
     if len(tables) == 1:
         return tables[0]
+    known = [table.combs for table in tables]
+    if all(some is not None for some in known):
+        return CopyTable.of(comb for some in known for comb in some or ())
     nothing = np.empty(0, dtype=np.int64)
     return CopyTable(
         np.concatenate([nothing, *(table.source for table in tables)]),
@@ -251,8 +276,21 @@ def _few_runs(source: Sequence[int], target: Sequence[int]) -> Runs | None:
             ends.append(index)
         here, there = page, to
     ends.append(len(source))
-    pages = [end - begin for begin, end in itertools.pairwise(ends)]
-    return Runs(*np.array((firsts, thens, pages), dtype=np.int64))
+    return Runs(firsts, thens, [end - begin for begin, end in itertools.pairwise(ends)])
+
+
+def _column(numbers: Integers | list[int]) -> Integers:
+    return np.asarray(numbers, dtype=np.int64)
+
+
+def _moved(comb: Comb, source: int, target: int, pages: int) -> Comb:
+    """Return the comb of a run, from that of the regions' first pages."""
+    page_bytes = comb.length
+    return comb._replace(
+        source=comb.source + int(source) * page_bytes,
+        target=comb.target + int(target) * page_bytes,
+        length=int(pages) * page_bytes,
+    )
 
 
 def _pages(pages: Sequence[int], pool_pages: int, side: str) -> Integers:

@@ -7,6 +7,7 @@ part that is its own; a string without parts is a single backend's and is left a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 
 def joined(parts: Mapping[str, str]) -> str:
@@ -14,6 +15,7 @@ def joined(parts: Mapping[str, str]) -> str:
     return ",".join(f"{name}={session}" for name, session in parts.items())
 
 
+@lru_cache(maxsize=4096)
 def part(session: str, name: str) -> str:
     """Return what ``session`` is to the backend ``name``; "" when it has nothing for it."""
     words = [word.partition("=") for word in session.split(",")]

@@ -6,9 +6,11 @@ import inspect
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from daemons.transfer.auto import Auto
-from daemons.transfer.backend import Copy, CopyTable, TransferBackend, WriteCut, table
+from daemons.transfer.backend import Comb, Copy, CopyTable, TransferBackend, WriteCut, table
 from daemons.transfer.cma import Cma
 from daemons.transfer.loopback import Loopback
 from daemons.transfer.mooncake import Mooncake
@@ -48,3 +50,29 @@ def test_a_cut_is_not_settled_unless_it_says_so() -> None:
     assert not WriteCut("why").settled
     assert WriteCut("why", settled=True).settled
     assert str(WriteCut("why")) == "why"
+
+
+combs = st.builds(
+    Comb,
+    st.integers(0, 50),
+    st.integers(0, 50),
+    st.integers(1, 9),
+    st.integers(1, 5),
+    st.integers(0, 99),
+    st.integers(0, 99),
+)
+
+
+@given(st.lists(combs, max_size=5))
+def test_a_table_of_combs_reads_like_the_copies_one_by_one(some: list[Comb]) -> None:
+    expected = [
+        Copy(one.source + i * one.source_step, one.target + i * one.target_step, one.length)
+        for one in some
+        for i in range(one.teeth)
+    ]
+    found = CopyTable.of(some)
+    assert list(found) == expected
+    assert len(found) == len(expected)
+    assert found.total_bytes == sum(copy.bytes for copy in expected)
+    assert list(found[1:3]) == expected[1:3]
+    assert found.combs == tuple(some)

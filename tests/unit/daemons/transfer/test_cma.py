@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from daemons.cluster.errors import OperatorError
 from daemons.kv.shareable import shareable
 from daemons.transfer import cma, other_memory
-from daemons.transfer.backend import Copy, CopyTable, PeerGone, Region, WriteCut, table
+from daemons.transfer.backend import Comb, Copy, CopyTable, PeerGone, Region, WriteCut, table
 from daemons.transfer.cma import Cma
-from daemons.transfer.combs import Comb
 from daemons.transfer.config import TransferConfig
 
 

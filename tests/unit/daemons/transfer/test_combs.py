@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemons.transfer import combs
-from daemons.transfer.backend import Copy, table
-from daemons.transfer.combs import Comb
+from daemons.transfer.backend import Comb, Copy, table
 
 BYTES = 400
 

@@ -8,8 +8,7 @@ import pytest
 
 from daemons.kv.shareable import shareable
 from daemons.transfer import neighbours
-from daemons.transfer.backend import Region
-from daemons.transfer.combs import Comb
+from daemons.transfer.backend import Comb, Region
 from daemons.transfer.neighbours import Neighbours, met
 from daemons.transfer.notice import Notice, NotThere
 from daemons.transfer.shares import share_of

@@ -185,3 +185,29 @@ def test_joined_tables_have_the_copies_of_all_in_order() -> None:
     assert list(joined([one, two])) == [Copy(1, 2, 3), Copy(4, 5, 6), Copy(7, 8, 9)]
     assert joined([one]) is one
     assert len(joined([])) == 0
+
+
+@given(pages=pages(), layers=st.integers(1, 3))
+def test_combs_are_the_copies_that_columns_are(
+    pages: tuple[list[int], list[int]], layers: int
+) -> None:
+    sources, targets = pool(1000, range(2), layers), pool(100_000, range(2), layers)
+    paired = pairing(sources, targets, source_pool_pages=POOL, target_pool_pages=POOL)
+    runs = paired.runs(*pages)
+    combs = paired.copies(runs)
+    assert combs.combs is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "FEW_RUNS", -1)
+        columns = paired.copies(runs)
+    assert columns.combs is None
+    assert list(columns) == list(combs)
+
+
+def test_the_same_pages_are_gone_through_once() -> None:
+    sources, targets = pool(1000, range(2)), pool(100_000, range(2))
+    paired = pairing(sources, targets, source_pool_pages=POOL, target_pool_pages=POOL)
+    here, there = (1, 2, 3), (4, 5, 7)
+    first = paired.runs(here, there)
+    assert paired.runs(here, there) is first
+    assert paired.runs((1, 2, 4), there).pages == [2, 1]
+    assert paired.runs(here, there) == first
