@@ -2,8 +2,8 @@
 
 A step of decode must read the weights and the pages of its rooms; a prompt must be multiplied
 through the weights. The shares compare what was measured with reading so many bytes, or computing
-so many products, at the rates that torch reaches on this machine in the same run. Times are
-medians. The last part is what a simulator needs: times as sums of a few rates.
+so many products, at the best rates of this machine in the same run (``limits``). Times are medians.
+The last part is what a simulator needs: times as sums of a few rates.
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ from daemons.cluster.errors import OperatorError
 from daemons.cluster.models import model_directory
 from daemons.engine.attention import Attend
 from daemons.engine.batch import Batch
-from daemons.engine.config import EngineConfig
-from daemons.engine.device import choose_place, set_threads
+from daemons.engine.config import EngineConfig, Weights
+from daemons.engine.device import set_threads
 from daemons.engine.engine import Engine, Likeliest
+from daemons.engine.kernels import native_team
+from daemons.engine.limits import limits, median_s
 from daemons.engine.models import Model, read_spec
 from daemons.engine.models.spec import DecoderSpec, Spec
+from daemons.engine.quant import GROUP
 from daemons.engine.step import Item
 from daemons.engine.step import Sequence as Room
 from daemons.protocol.generate import Sampling
@@ -42,30 +45,7 @@ SCHEMA_VERSION = 1
 PAGE_SIZE = 16
 STEPS = 8  # of decode, for one sample
 TOKEN = 5  # any
-_READ_BYTES = 256 << 20  # more than caches hold
-_SIDE = 1536  # of the matrices whose product gives the rate of computing
 _GREEDY = Sampling(temperature=0.0, max_tokens=1 << 20)
-
-
-def median_s(work: Callable[[], object], samples: int) -> float:
-    """Return the median duration of some work, after one that warms up."""
-    work()
-    found = []
-    for _ in range(samples):
-        begin = time.perf_counter()
-        work()
-        found.append(time.perf_counter() - begin)
-    return statistics.median(found)
-
-
-def limits(dtype: torch.dtype, samples: int) -> dict[str, float]:
-    """Return the rates of this machine, by as many threads as torch uses now."""
-    memory = torch.ones(_READ_BYTES // 4)
-    square = torch.randn(_SIDE, _SIDE).to(dtype)
-    return {
-        "read_bytes_per_s": memory.nbytes / median_s(memory.sum, samples),
-        "flops_per_s": 2 * _SIDE**3 / median_s(lambda: square @ square, samples),
-    }
 
 
 def products(spec: DecoderSpec) -> int:
@@ -78,6 +58,13 @@ def products(spec: DecoderSpec) -> int:
     experts, sparse = spec.experts, len(spec.experts.layers)
     chosen = hidden * (experts.experts + 3 * experts.chosen * experts.intermediate_size)
     return model.layers * attention + (model.layers - sparse) * dense + sparse * chosen
+
+
+def bits_of(weights: Weights, item_bytes: int) -> tuple[float, float]:
+    """Return the bits of a weight in a layer and of one in the head, with what scales them."""
+    if weights == "auto":
+        return item_bytes * 8, item_bytes * 8
+    return {"int8": 8.0, "int4": 4 + 2 * item_bytes * 8 / GROUP}[weights], 8.0
 
 
 @dataclass(slots=True)
@@ -141,6 +128,19 @@ class Bench:
         self.products = products(spec)
         self.read = self.products + spec.model.vocab_size * spec.hidden_size
         self.item_bytes = self.engine._place.dtype.itemsize
+        inner, head = bits_of(config.weights, self.item_bytes)
+        vocabulary = self.read - self.products
+        self.weight_bytes = int(self.products * inner + vocabulary * head) // 8
+
+    def limits(self, samples: int) -> dict[str, float]:
+        """Return the rates of this machine by as many threads as the engine has."""
+        place, threads = self.engine._place, torch.get_num_threads()
+        team = native_team(self.config, place, ())
+        set_threads(self.config.threads)
+        try:
+            return limits(place.device, place.dtype, self.weight_bytes, team, samples)
+        finally:
+            set_threads(threads)
 
     @property
     def kv_bytes(self) -> int:
@@ -168,7 +168,7 @@ class Bench:
         """Return how long a step of some rooms takes, and its share of what reading would."""
         items = self.items(rooms, context, 1)
         step_s = median_s(lambda: self.engine.forward(items), max(samples, samples * 8 // rooms))
-        seen = self.read * self.item_bytes + rooms * context * self.kv_bytes
+        seen = self.weight_bytes + rooms * context * self.kv_bytes
         spec = self.engine._model.spec
         flops = 2 * rooms * (self.read + 2 * context * spec.layers * spec.heads * spec.head_dim)
         reading_s = seen / rates["read_bytes_per_s"]
@@ -274,8 +274,8 @@ def measure(
 ) -> dict[str, Any]:
     """Return the whole document."""
     set_threads(config.threads)
-    rates = limits(choose_place(config).dtype, samples)
     bench = Bench(config, directory)
+    rates = bench.limits(samples)
     longest = bench.engine.max_model_len - 2
     decode = [
         bench.decode(count, context, rates, samples)
@@ -293,6 +293,7 @@ def measure(
         "settings": {
             "device": bench.engine._place.device.type,
             "dtype": bench.engine._place.dtype_name,
+            "weights": config.weights,
             "threads": config.threads,
             "kernels": type(bench.engine._model).__name__,
             "samples": samples,
@@ -324,6 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--dtype", default="auto", choices=["auto", "fp32", "bf16"])
+    parser.add_argument("--weights", default="auto", choices=["auto", "int8", "int4"])
     parser.add_argument("--kernels", default="auto", choices=["auto", "native", "torch"])
     parser.add_argument("--threads", type=int, default=0, help="0: one for each core")
     parser.add_argument("--rooms", type=_numbers, default=[1, 8, 32])
@@ -335,6 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     config = EngineConfig(
         device=asked.device,
         dtype=asked.dtype,
+        weights=asked.weights,
         kernels=asked.kernels,
         threads=asked.threads or len(os.sched_getaffinity(0)),
         page_size=PAGE_SIZE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +12,39 @@ from pdctl.errors import CommandError, Exit
 from pdctl.render import Output, View, show
 
 COLUMNS = ("WORK", "ROOMS", "TOKENS", "TIME", "TOKENS/S", "OF READING", "OF COMPUTING")
+
+
+class Device(StrEnum):
+    """Where the model runs."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class Dtype(StrEnum):
+    """What is computed in."""
+
+    AUTO = "auto"
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
+class Weights(StrEnum):
+    """What weights are kept in."""
+
+    AUTO = "auto"
+    INT8 = "int8"
+    INT4 = "int4"
+
+
+class Kernels(StrEnum):
+    """Who computes on a CPU."""
+
+    AUTO = "auto"
+    NATIVE = "native"
+    TORCH = "torch"
+
 
 app = typer.Typer(help="Measure what this host can do.", no_args_is_help=True)
 
@@ -26,8 +60,18 @@ def engine(
     model: Annotated[
         str, typer.Option(help="The embedded model, or a model directory.")
     ] = "smollm2-135m-instruct",
-    dtype: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
-    kernels: Annotated[str, typer.Option(help="auto, native or torch.")] = "auto",
+    device: Annotated[
+        Device, typer.Option(help="auto (CUDA where there is some), cpu or cuda.")
+    ] = Device.AUTO,
+    dtype: Annotated[
+        Dtype, typer.Option(help="auto (fp32 on a CPU, bf16 on CUDA), fp32 or bf16.")
+    ] = Dtype.AUTO,
+    weights: Annotated[
+        Weights, typer.Option(help="auto (as they are), int8 or int4.")
+    ] = Weights.AUTO,
+    kernels: Annotated[
+        Kernels, typer.Option(help="auto (native where built), native or torch.")
+    ] = Kernels.AUTO,
     threads: Annotated[int, typer.Option(help="0: one for each core.", min=0)] = 0,
     rooms: Annotated[str, typer.Option(help="Batches of decode.", metavar="N,N")] = "1,8,32",
     contexts: Annotated[str, typer.Option(help="Tokens before.", metavar="N,N")] = "128,2048",
@@ -41,7 +85,9 @@ def engine(
     document = _measured(
         {
             "model": model,
+            "device": device,
             "dtype": dtype,
+            "weights": weights,
             "kernels": kernels,
             "threads": threads,
             "rooms": rooms,
@@ -75,8 +121,9 @@ def _measured(asked: dict[str, Any]) -> dict[str, Any]:
 
 def _head(document: dict[str, Any]) -> list[tuple[str, str]]:
     limits, settings = document["limits"], document["settings"]
+    rounded = "" if settings["weights"] == "auto" else f", weights in {settings['weights']},"
     said = (
-        f"{document['model']} in {settings['dtype']} on {settings['device']}, "
+        f"{document['model']} in {settings['dtype']}{rounded} on {settings['device']}, "
         f"{settings['threads']} threads; this host reads {limits['read_bytes_per_s'] / 1e9:.1f} "
         f"GB/s and computes {limits['flops_per_s'] / 1e9:.0f} GFLOP/s"
     )

@@ -105,6 +105,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "pd_batch_bytes": (_INT, []),
     "pd_team_new": (_ADDRESS, [_INT, _ADDRESS]),
     "pd_team_free": (None, [_ADDRESS]),
+    "pd_read": (c.c_uint32, [_ADDRESS, _ADDRESS, _LONG, _INT]),
     "pd_workspace_new": (_ADDRESS, [_INT]),
     "pd_workspace_free": (None, [_ADDRESS]),
     "pd_matrix_new": (_ADDRESS, [_INT, _ADDRESS, _ADDRESS, _INT, _INT, _INT]),

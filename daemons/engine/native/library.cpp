@@ -5,6 +5,7 @@
 #include <new>
 
 #include "decoder.h"
+#include "reading.h"
 
 using namespace pd;
 
@@ -120,6 +121,12 @@ Team* pd_team_new(int32_t members, const int32_t* cores) {
     }
 }
 void pd_team_free(Team* team) { delete team; }
+
+uint32_t pd_read(Team* team, const void* from, int64_t bytes, int32_t streams) {
+    Reading all{static_cast<const char*>(from), bytes, streams};
+    team->run(Reading::work, &all);
+    return all.sum.load();
+}
 
 Workspace* pd_workspace_new(int32_t members) { return new (std::nothrow) Workspace(members); }
 void pd_workspace_free(Workspace* space) { delete space; }

@@ -137,7 +137,7 @@ inline Floats exponential(Floats x) {
     return x < -87.0f ? Floats{} : curve * Floats(scale);
 }
 
-// 2 to the power of x for x <= 127, within 2 units of the last place; 0 below -125.
+// 2 to the power of x for x <= 127, within 2.1 units of the last place; 0 below -125.
 inline Floats power_of_two(Floats x) {
     constexpr float ROUND = 12582912.0f;  // as above
     Floats shifted = x + ROUND;

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from daemons.engine.bench import calibration, main, products
+from daemons.engine.bench import bits_of, calibration, main, products
 from daemons.engine.models import read_spec
 from tests.support.checkpoints import checkpoint
 
@@ -20,6 +20,12 @@ def test_only_chosen_experts_count() -> None:
     assert spec.experts is not None
     every = spec.experts.experts * 3 * spec.hidden_size * spec.experts.intermediate_size
     assert products(spec) < spec.model.layers * every
+
+
+def test_rounded_weights_are_read_in_their_own_bits() -> None:
+    assert bits_of("auto", 2) == (16, 16)
+    assert bits_of("int8", 2) == (8, 8)
+    assert bits_of("int4", 2) == (5, 8)  # a scale and a lowest value for 32 of them
 
 
 def test_a_calibration_finds_the_rates_that_times_were_made_of() -> None:
