@@ -13,6 +13,7 @@ from daemons.decode.cache import Cache
 from daemons.decode.config import DecodeConfig
 from daemons.decode.quarantine import Held
 from daemons.decode.request import Request
+from daemons.engine.config import EngineConfig
 from daemons.kv.ledger import Ledger, Owner
 from daemons.kv.prefix_tree import PrefixTree
 from daemons.kv.runs import pages_for
@@ -21,6 +22,8 @@ from daemons.kv.window_pool import NO_POOL, WindowPool
 from daemons.kv.window_table import WindowTable, landed_at
 from daemons.protocol.causes import Failure
 from daemons.protocol.ids import RoomKey
+
+QUARANTINED_ONE_IN = 4  # rooms of a batch, beside those that may be here
 
 
 @dataclass(slots=True)
@@ -124,3 +127,11 @@ def memory_of(config: DecodeConfig, pages: int, pool: WindowPool) -> Memory:
         engine.chunk_tokens,
         pool,
     )
+
+
+def window_rooms(engine: EngineConfig) -> int:
+    """Return for how many rooms there are to be window pages: all that may be here, and some more.
+
+    These are rooms that are over, whose writer has not said so yet.
+    """
+    return 2 * engine.batch_rooms + -(-engine.batch_rooms // QUARANTINED_ONE_IN)

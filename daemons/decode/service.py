@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from daemons.cluster.load import read_settings
 from daemons.decode.commands import ReadRow, VerifySums, ZeroRow
 from daemons.decode.config import DecodeConfig
 from daemons.decode.events import Retract, RowRead, SumsVerified
+from daemons.decode.memory import window_rooms
 from daemons.decode.scheduler import Scheduler
 from daemons.engine.step import Begin, End, Keep, Prepare, Restore, Run
 from daemons.kv.window_pool import WindowPool
@@ -90,13 +89,17 @@ def run_rank(flags: Flags) -> int:
     """Run one decode rank until its front says stop."""
     config = read_settings(flags.file.cluster, flags.instance, DecodeConfig)
     wants = Wants(
-        config.host, config.bind, config.advertise, config.rows, config.engine, config.transfer
+        config.host,
+        config.bind,
+        config.advertise,
+        config.rows,
+        config.engine,
+        config.transfer,
+        window_rooms(config.engine),
     )
     equipment = equip(flags, Role.DECODE, wants)
     buffers = buffers_of(equipment, config)
     engine = equipment.engine
-    if engine.windows and not engine.window_pages:  # cached pages may lack what these layers see
-        config = msgspec.structs.replace(config, prefix_cache=False)
     pool = WindowPool(engine.windows, engine.window_pages)
     core = Scheduler(flags.me, config, buffers, engine.pages, pool)
     shell = Shell(equipment, core)

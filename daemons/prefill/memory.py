@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from daemons.engine.config import EngineConfig
 from daemons.kv.ledger import Ledger, Owner
 from daemons.kv.prefix_tree import PrefixTree
 from daemons.kv.runs import pages_for
@@ -73,3 +74,8 @@ def memory_of(config: PrefillConfig, pages: int, pool: WindowPool) -> Memory:
         beside,
     )
     return Memory(Ledger(config.rows, "row"), cache)
+
+
+def window_rooms(engine: EngineConfig) -> int:
+    """Return for how many rooms there are to be window pages: a batch, and one that is sent."""
+    return 2 * engine.batch_rooms

@@ -9,6 +9,7 @@ from daemons.prefill.chunk_sums import ChunkSums
 from daemons.prefill.commands import CallOffWrites, LearnBuffers, WriteKV
 from daemons.prefill.config import PrefillConfig
 from daemons.prefill.decodes import Decodes
+from daemons.prefill.memory import window_rooms
 from daemons.prefill.scheduler import Scheduler
 from daemons.prefill.write_lanes import Source, WriteLanes
 from daemons.protocol.generate import Ask, Chaos
@@ -78,7 +79,13 @@ def run_rank(flags: Flags) -> int:
     """Run one prefill rank until its front says stop."""
     config = read_settings(flags.file.cluster, flags.instance, PrefillConfig)
     wants = Wants(
-        config.host, config.bind, config.advertise, config.rows, config.engine, config.transfer
+        config.host,
+        config.bind,
+        config.advertise,
+        config.rows,
+        config.engine,
+        config.transfer,
+        window_rooms(config.engine),
     )
     equipment = equip(flags, Role.PREFILL, wants)
     engine = equipment.engine

@@ -107,6 +107,7 @@ class Wants:
     rows: int
     engine: EngineConfig
     transfer: TransferConfig
+    window_rooms: int  # how many rooms hold pages of layers with a window at once
 
 
 def equip(flags: Flags, role: Role, wants: Wants) -> Equipment:
@@ -125,7 +126,8 @@ def equip(flags: Flags, role: Role, wants: Wants) -> Equipment:
     settings = shared_out(
         wants.engine, sorted(os.sched_getaffinity(0)), *place_on_host(cluster, me.instance)
     )
-    engine = Engine.load(settings, model_directory(cluster.model))
+    directory = model_directory(cluster.model)
+    engine = Engine.load(settings, directory, window_rooms=wants.window_rooms)
     engine.warm_up()
     rows = RowMemory(wants.rows)
     backend, steps, hooks = create(wants.transfer, host), cast(Steps, engine), None

@@ -89,7 +89,9 @@ class Cluster:
         rooms = sum(status["rooms"].values())
         pages = status["pages"]["free"] + status["pages"]["cached"] == status["pages_total"]
         rows = status["rows"]["free"] == sum(status["rows"].values())
-        return rooms == 0 and pages and rows
+        window = status["window_pages"]  # {}: no layer has pages of its own
+        unused = window.get("free", 0) + window.get("cached", 0) == sum(window.values())
+        return rooms == 0 and pages and rows and unused
 
 
 def get(url: str, within_s: float = 5.0, *, headers: dict[str, str] | None = None) -> Any:

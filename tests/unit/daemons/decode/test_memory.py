@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from daemons.decode.config import DecodeConfig
-from daemons.decode.memory import Memory, memory_of
+from daemons.decode.memory import Memory, memory_of, window_rooms
 from daemons.decode.request import Request
 from daemons.engine.config import EngineConfig
 from daemons.kv.ledger import Owner
@@ -121,3 +121,8 @@ def test_of_cached_pages_only_full_layers_have_any_so_a_prompt_is_computed_whole
     third = room(3, 9, 3)
     has.cache.lease(third)
     assert len(third.lease) == 2
+
+
+def test_there_are_window_pages_for_two_batches_and_some_in_quarantine() -> None:
+    assert window_rooms(EngineConfig(batch_rooms=64)) == 144
+    assert window_rooms(EngineConfig(batch_rooms=1)) == 3

@@ -8,7 +8,7 @@ from daemons.engine.config import EngineConfig
 from daemons.kv.ledger import Owner
 from daemons.kv.window_pool import NO_POOL, WindowPool
 from daemons.prefill.config import PrefillConfig
-from daemons.prefill.memory import Memory, memory_of
+from daemons.prefill.memory import Memory, memory_of, window_rooms
 from daemons.prefill.request import Request
 from tests.support.cores import PAGE_SIZE, key, submit, window_pool
 
@@ -94,3 +94,7 @@ def test_credits_count_the_rooms_for_which_there_are_window_pages() -> None:
     assert memory(8).credits(5, 2) == {"tokens": 32, "rows": 4, "places": 5, "queue": 2}
     assert memory(8, window_pool(7)).credits(5, 0)["places"] == 2
     assert memory(8, window_pool(7)).credits(-1, 0)["places"] == 0
+
+
+def test_there_are_window_pages_for_a_batch_and_for_one_that_is_sent() -> None:
+    assert window_rooms(EngineConfig(batch_rooms=64)) == 128

@@ -34,6 +34,7 @@ def wants(**other: object) -> Wants:
         "rows": 4,
         "engine": ENGINE,
         "transfer": TransferConfig(backend="loopback"),
+        "window_rooms": 2,
     }
     return Wants(**{**usual, **other})  # type: ignore[arg-type]
 
