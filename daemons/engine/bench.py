@@ -38,6 +38,7 @@ from daemons.engine.models.spec import DecoderSpec, Spec
 from daemons.engine.quant import GROUP
 from daemons.engine.step import Item
 from daemons.engine.step import Sequence as Room
+from daemons.kv.window import first_needed_page
 from daemons.protocol.generate import Sampling
 from daemons.protocol.ids import RoomKey
 
@@ -65,6 +66,20 @@ def bits_of(weights: Weights, item_bytes: int) -> tuple[float, float]:
     if weights == "auto":
         return item_bytes * 8, item_bytes * 8
     return {"int8": 8.0, "int4": 4 + 2 * item_bytes * 8 / GROUP}[weights], 8.0
+
+
+def seen(windows: Sequence[int | None], context: int) -> int:
+    """Return how many keys the last token of a context meets, over layers with these windows."""
+    return sum(context if window is None else min(context, window) for window in windows)
+
+
+def seen_on_average(windows: Sequence[int | None], tokens: int) -> float:
+    """Return how many keys a token of a prompt meets, over layers with these windows."""
+    whole = 0.0
+    for window in windows:
+        near = tokens if window is None else min(tokens, window)
+        whole += near - near * near / (2 * tokens)  # until it is full it grows by one a token
+    return whole
 
 
 @dataclass(slots=True)
@@ -122,7 +137,7 @@ class Bench:
 
     def __init__(self, config: EngineConfig, directory: Path) -> None:
         """Load the model and count its weights."""
-        self.engine = Engine.load(config, directory)
+        self.engine = Engine.load(config, directory, window_rooms=config.batch_rooms)
         self.config = config
         spec = read_spec(directory)
         self.products = products(spec)
@@ -144,13 +159,17 @@ class Bench:
 
     @property
     def kv_bytes(self) -> int:
-        """Of one token."""
+        """Of one token in one layer."""
         spec = self.engine._model.spec
-        return 2 * spec.layers * spec.kv_heads * spec.head_dim * self.item_bytes
+        return 2 * spec.kv_heads * spec.head_dim * self.item_bytes
 
     def items(self, rooms: int, start: int, tokens: int) -> list[Item]:
         """Return the same part of some rooms; the pages hold whatever they hold."""
         each = -(-(start + tokens + 1) // PAGE_SIZE)
+        first = near = 0  # window pages: of the text, and of a room
+        if self.engine.window_pages:
+            first = first_needed_page(start, self.engine.windows.largest, PAGE_SIZE)
+            near = -(-(start + tokens) // PAGE_SIZE) - first
         for room in range(rooms):
             self.engine.begin(Room(RoomKey(room + 1, 1), _GREEDY, (TOKEN,) * (start + tokens)))
         return [
@@ -160,6 +179,8 @@ class Bench:
                 start,
                 tuple(range(room * each, (room + 1) * each)),
                 samples=True,
+                window=tuple(range(room * near, (room + 1) * near)),
+                window_first=first,
             )
             for room in range(rooms)
         ]
@@ -168,10 +189,11 @@ class Bench:
         """Return how long a step of some rooms takes, and its share of what reading would."""
         items = self.items(rooms, context, 1)
         step_s = median_s(lambda: self.engine.forward(items), max(samples, samples * 8 // rooms))
-        seen = self.weight_bytes + rooms * context * self.kv_bytes
         spec = self.engine._model.spec
-        flops = 2 * rooms * (self.read + 2 * context * spec.layers * spec.heads * spec.head_dim)
-        reading_s = seen / rates["read_bytes_per_s"]
+        met = seen(spec.windows, context)
+        read_bytes = self.weight_bytes + rooms * met * self.kv_bytes
+        flops = 2 * rooms * (self.read + 2 * met * spec.heads * spec.head_dim)
+        reading_s = read_bytes / rates["read_bytes_per_s"]
         computing_s = flops / rates["flops_per_s"]
         return {
             "rooms": rooms,
@@ -195,8 +217,8 @@ class Bench:
 
         took_s = median_s(run, max(2, samples // 2))
         spec = self.engine._model.spec
-        # A token sees half of the prompt on average; scores and values are a product each.
-        attention = 2 * spec.layers * spec.heads * spec.head_dim * (tokens / 2)
+        # Scores and values are a product each.
+        attention = 2 * spec.heads * spec.head_dim * seen_on_average(spec.windows, tokens)
         flops = 2 * tokens * (self.products + attention)
         return {
             "tokens": tokens,
@@ -341,6 +363,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kernels=asked.kernels,
         threads=asked.threads or len(os.sched_getaffinity(0)),
         page_size=PAGE_SIZE,
+        batch_rooms=max(asked.rooms),
         kv_tokens=max(tokens, max(asked.prompts) + 2 * PAGE_SIZE),
     )
     try:

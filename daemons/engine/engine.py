@@ -55,6 +55,8 @@ class Engine:
         max_model_len: the longest prompt + output, in tokens.
         eos_token_ids: tokens with which this model ends a text.
         windows: what the layers see.
+        pages: of the full pool, numbered from 0; all of them are the caller's.
+        window_pages: the same of the window pool; 0: there is none, and items name none.
         progress: how far the forward under way is.
     """
 
@@ -63,6 +65,8 @@ class Engine:
     max_model_len: int
     eos_token_ids: tuple[int, ...]
     windows: Windows
+    pages: int
+    window_pages: int
     progress: Progress
     _place: Place
     _model: Model
@@ -122,6 +126,8 @@ class Engine:
             max_model_len=max_model_len(config, spec.positions),
             eos_token_ids=eos_token_ids(model_dir),
             windows=Windows(config.page_size, spec.windows),
+            pages=memory.full.pages,
+            window_pages=memory.window.pages,
             progress=Progress(spec.layers),
             _place=place,
             _model=model,
@@ -132,16 +138,6 @@ class Engine:
             _grammars=Grammars(Compiler(model_dir, spec.vocab_size)),
             _graph_rooms=config.batch_rooms if config.graphs == "auto" else 0,
         )
-
-    @property
-    def pages(self) -> int:
-        """Pages of the full pool, numbered from 0; all of them are the caller's."""
-        return self._memory.full.pages
-
-    @property
-    def window_pages(self) -> int:
-        """Pages of the window pool, numbered from 0; 0: there is none, and items name none."""
-        return self._memory.window.pages
 
     @property
     def page_size(self) -> int:
@@ -282,9 +278,10 @@ class Engine:
             )
         if error:
             return error
-        for own, pages in ((table, item.pages), (window_table, item.window)):
-            if pages is not own.pages:
-                own.follow(pages)
+        if item.pages is not table.pages:
+            table.follow(item.pages)
+        if item.window is not window_table.pages:
+            window_table.follow(item.window)
         return state.fault or self._gap(item, state)
 
     def _gap(self, item: Item, state: RoomState) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from daemons.engine.bench import bits_of, calibration, main, products
+from daemons.engine.bench import bits_of, calibration, main, products, seen, seen_on_average
 from daemons.engine.models import read_spec
 from tests.support.checkpoints import checkpoint
 
@@ -51,7 +51,21 @@ def test_a_model_that_is_not_there_is_the_operators_error(
     assert "hint:" in capsys.readouterr().err
 
 
-def test_what_is_measured_is_one_json_document(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--model", str(checkpoint("llama")), "--threads", "1", "--rooms", "1"]
-    assert main([*arguments, "--contexts", "16", "--prompts", "16", "--samples", "1"]) == 0
-    assert json.loads(capsys.readouterr().out)["kind"] == "bench-engine"
+@pytest.mark.parametrize("tokens", [1, 7, 20, 21, 50])
+def test_what_tokens_meet_is_counted_layer_by_layer(tokens: int) -> None:
+    windows = (None, 20, 7)
+    each = [[min(at, window or at) for window in windows] for at in range(1, tokens + 1)]
+    assert seen(windows, tokens) == sum(each[-1])
+    exact = sum(map(sum, each)) / tokens
+    assert seen_on_average(windows, tokens) == pytest.approx(exact, abs=len(windows) / 2)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3"])
+def test_what_is_measured_is_one_json_document(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--model", str(checkpoint(kind)), "--threads", "1", "--rooms", "2"]
+    assert main([*arguments, "--contexts", "16,60", "--prompts", "80", "--samples", "1"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["kind"] == "bench-engine"
+    assert [row["context"] for row in found["decode"]] == [16, 60]
