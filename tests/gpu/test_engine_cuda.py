@@ -24,7 +24,7 @@ KINDS = ("llama", "mistral", "qwen2", "qwen3", "qwen3-moe", "gemma2", "gemma3")
 @functools.cache
 def engine_of(kind: str, copy: int = 0, **settings: object) -> Engine:
     config = EngineConfig(**{"device": "cuda", "kv_tokens": 64 * 256, **settings})  # type: ignore[arg-type]
-    engine = Engine.load(config, checkpoint(kind))
+    engine = Engine.load(config, checkpoint(kind), window_rooms=16)
     engine.warm_up()
     return engine
 

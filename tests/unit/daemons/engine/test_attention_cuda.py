@@ -10,7 +10,8 @@ from daemons.engine.attention import PLAIN, Attend, Rule, paged_attention
 from daemons.engine.attention_cuda import kernel_window, layout_of, varlen_attention, varlen_works
 from daemons.engine.batch import lay_out
 from daemons.engine.device import Place
-from daemons.engine.kv_cache import KvPool, make_pool
+from daemons.engine.kv_cache import KvPool, make_memory, make_pool
+from daemons.engine.parts import ByParts
 from daemons.engine.step import Item
 from daemons.protocol.ids import RoomKey
 
@@ -147,3 +148,40 @@ def test_a_layout_says_where_each_item_is() -> None:
     assert layout.used.tolist() == [14, 7, 3]
     assert layout.table.tolist() == [[7, 2, 9, 3], [1, 5, 0, 0], [11, 0, 0, 0]]
     assert (layout.longest_query, layout.longest_context) == (5, 14)
+
+
+# The table of the second begins before what a window of 5 shows.
+WINDOWED = [
+    Item(RoomKey(1, 1), (0,) * 5, 9, (7, 2, 9, 3), True, (0, 8, 5), 1),
+    Item(RoomKey(2, 1), (0,), 9, (1, 5, 6), True, (3, 1, 6), 0),
+    Item(RoomKey(3, 1), (0,) * 3, 0, (11, 4), True, (2,), 0),
+]
+
+
+@pytest.mark.usefixtures("_documented")
+@pytest.mark.parametrize("items", [WINDOWED, WINDOWED[1:2]], ids=["mixed", "step"])
+def test_layers_with_a_window_are_attended_to_in_their_own_pool(items: list[Item]) -> None:
+    memories = [
+        make_memory(
+            [True, False],
+            kv_heads=2,
+            pages=12,
+            window_pages=9,
+            page_size=PAGE_SIZE,
+            head_dim=8,
+            place=CPU,
+        )
+        for _ in range(2)
+    ]
+    draw = torch.Generator().manual_seed(8)
+    memories[0].memory.normal_(generator=draw)
+    memories[1].memory.copy_(memories[0].memory)
+    batch = lay_out(items, PAGE_SIZE, CPU.device)
+    both = torch.randn(len(batch.ids), 8, 8, generator=draw)
+    query, kv = both[:, :4], both[:, 4:]
+    ways = [ByParts(varlen_attention), ByParts(paged_attention)]
+    attends = [way(memory, batch) for way, memory in zip(ways, memories, strict=True)]
+    for layer, rule in enumerate((Rule(window=5), PLAIN)):
+        found, wanted = (attend(layer, query, kv, rule) for attend in attends)
+        assert torch.allclose(found, wanted, atol=1e-5)
+    assert torch.equal(memories[0].memory, memories[1].memory)

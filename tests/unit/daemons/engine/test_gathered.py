@@ -14,7 +14,16 @@ from daemons.engine.device import Place, kv_place
 from daemons.engine.engine import Engine
 from daemons.engine.gathered import gathered_attention, regrouped
 from daemons.engine.kernels import choose_for_pool
-from daemons.engine.kv_cache import FP8, LARGEST_FP8, KvPool, make_pool, memory_of, rounded
+from daemons.engine.kv_cache import (
+    FP8,
+    LARGEST_FP8,
+    KvPool,
+    make_memory,
+    make_pool,
+    memory_of,
+    rounded,
+)
+from daemons.engine.parts import ByParts
 from daemons.engine.step import Item
 from daemons.protocol.ids import RoomKey
 from tests.support.checkpoints import checkpoint
@@ -60,6 +69,38 @@ def test_it_is_attention_over_the_rounded_keys_and_values(
             found, over_wide(layer, query, rounded(kv).to(dtype), rule), atol=1e-6
         )
         assert torch.equal(small.memory[layer].to(dtype), wide.memory[layer])
+
+
+@pytest.mark.parametrize("page_size", [PAGE_SIZE, 4 * PAGE_SIZE])
+def test_window_pages_of_fp8_are_gathered_from_their_own_pool(page_size: int) -> None:
+    items = [
+        Item(RoomKey(1, 1), (0,) * 5, 9, (7, 2, 9, 3), True, (0, 8, 5), 1),
+        Item(RoomKey(2, 1), (0,), 9, (1, 5, 6), True, (3, 1, 6), 0),
+    ]
+    small, wide = (
+        make_memory(
+            [True, False],
+            kv_heads=KV_HEADS,
+            pages=PAGES,
+            window_pages=9,
+            page_size=PAGE_SIZE,
+            head_dim=HEAD_DIM,
+            place=Place(CPU, dtype),
+        )
+        for dtype in (FP8, torch.float32)
+    )
+    draw = torch.Generator().manual_seed(4)
+    small.memory.copy_(rounded(torch.randn(small.memory.shape, generator=draw)))
+    wide.memory.copy_(small.memory.float())
+    batch = batch_of(items)
+    query = torch.randn(6, 4, HEAD_DIM, generator=draw)
+    kv = torch.randn(6, 2 * KV_HEADS, HEAD_DIM, generator=draw)
+    way = gathered_attention(paged_attention, torch.float32, page_size)
+    over_small, over_wide = ByParts(way)(small, batch), ByParts(paged_attention)(wide, batch)
+    for layer, rule in enumerate((Rule(window=5), PLAIN)):
+        found = over_small(layer, query, kv, rule)
+        assert torch.allclose(found, over_wide(layer, query, rounded(kv).float(), rule), atol=1e-6)
+    assert torch.equal(small.memory.float(), wide.memory)
 
 
 def test_small_pages_become_large_ones_of_the_same_type() -> None:
