@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,9 +50,19 @@ def run_range(first: int, count: int) -> None:
             raise
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, RANGE))
-def test_no_seed_of_the_range_breaks_an_invariant(first: int) -> None:
-    run_range(first, RANGE)
+@pytest.fixture(scope="module", autouse=True)
+def ranges(request: pytest.FixtureRequest) -> Iterator[dict[int, Future[None]]]:
+    """The ranges that are asked for, under way on all cores from the first test of this file on."""
+    mine = [item for item in request.session.items if item.getparent(pytest.Module) is request.node]
+    asked = [item.callspec.params for item in mine if hasattr(item, "callspec")]
+    firsts = [params["first"] for params in asked if "first" in params]
+    if not firsts:
+        yield {}
+        return
+    cores = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(cores, multiprocessing.get_context("spawn")) as pool:
+        yield {first: pool.submit(run_range, first, RANGE) for first in firsts}
+        pool.shutdown(cancel_futures=True)
 
 
 @pytest.mark.parametrize("seed", [3, 77, 2024])
@@ -274,3 +286,10 @@ def test_the_simulator_finds(mutate: Mutation, monkeypatch: pytest.MonkeyPatch) 
     mutate(monkeypatch)
     with pytest.raises((AssertionError, OutOfPages)):
         run_range(0, MUTANT_SEEDS)
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, RANGE))
+def test_no_seed_of_the_range_breaks_an_invariant(
+    first: int, ranges: dict[int, Future[None]]
+) -> None:
+    ranges[first].result()
