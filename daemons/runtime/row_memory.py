@@ -1,10 +1,10 @@
-"""Memory for metadata rows: one anonymous mapping, page-aligned, that peers may write."""
+"""Memory for metadata rows: page-aligned, that peers may write, and neighbours map."""
 
 from __future__ import annotations
 
 import ctypes
-import mmap
 
+from daemons.kv.shareable import shareable
 from daemons.protocol.metadata import ROW_BYTES
 
 
@@ -13,7 +13,7 @@ class RowMemory:
 
     def __init__(self, rows: int) -> None:
         self.bytes = rows * ROW_BYTES
-        self._memory = mmap.mmap(-1, self.bytes)
+        self._memory = shareable(self.bytes)
         self._anchor = ctypes.c_char.from_buffer(self._memory)  # keeps the address valid
         self.address = ctypes.addressof(self._anchor)
 

@@ -22,12 +22,12 @@ from threading import Condition
 import numpy as np
 
 from daemons.cluster.errors import OperatorError
-from daemons.transfer import notice, other_memory
+from daemons.transfer import other_memory
 from daemons.transfer.backend import Comb, Copies, CopyTable, PeerGone, Region, WriteCut, table
 from daemons.transfer.combs import combs, copy
 from daemons.transfer.config import TransferConfig
 from daemons.transfer.memory import Registered
-from daemons.transfer.neighbours import Neighbour, Neighbours, met
+from daemons.transfer.neighbours import Neighbour, Neighbours
 from daemons.transfer.notice import Notice, NotThere, Shown
 from daemons.transfer.other_memory import CALL_BYTES, SPANS
 from daemons.transfer.sessions import part
@@ -44,13 +44,21 @@ def create(config: TransferConfig, host: str) -> Cma:
     Raises:
         OperatorError: this system forbids a process to reach even itself.
     """
-    cma = Cma()
+    try:
+        cma = Cma()
+    except OSError as error:
+        raise _unusable(str(error)) from error
     if why := cma.trouble(cma.session):
-        raise OperatorError(
-            f"cross-memory writes do not work here: {why}",
-            "transfer.backend: mooncake needs no such permission; pdctl doctor looks into it",
-        )
+        cma.close()
+        raise _unusable(why)
     return cma
+
+
+def _unusable(why: str) -> OperatorError:
+    return OperatorError(
+        f"memory of other processes cannot be reached here: {why}",
+        "transfer.backend: mooncake needs no such permission; pdctl doctor looks into it",
+    )
 
 
 class Cma:
@@ -99,8 +107,10 @@ class Cma:
         session = part(peer, NAME)
         if not session:
             return "its session has no part for cma"
+        if self._closed:
+            return "closed here"
         try:
-            notice.read(met(session))
+            self._neighbours.look(session)
         except NotThere as error:
             return str(error)
         return ""
@@ -201,7 +211,7 @@ class Cma:
         """Copy one call's pieces, going on where the kernel stopped early."""
         while len(here):
             try:
-                moved = other_memory.write(peer.address.pid, here, there)
+                moved = other_memory.write(peer.reader.address.pid, here, there)
             except OSError as error:
                 raise WriteCut(f"{session}: {error.strerror}", settled=True) from error
             here, there = _rest(here, moved), _rest(there, moved)

@@ -1,4 +1,4 @@
-"""Ends of neighbours' processes, told as they happen.
+"""Ends of neighbours' processes, asked for or told as they happen.
 
 What we have mapped of a process would else outlive it for as long as nobody writes to it: a dead
 decode's whole pool, while the next one wants to have its own.
@@ -8,42 +8,61 @@ from __future__ import annotations
 
 import os
 import select
+import weakref
 from collections.abc import Callable
 from threading import Lock, Thread
+
+
+class Life:
+    """A process, which no other one becomes: not even one of the same number."""
+
+    def __init__(self, pid: int) -> None:
+        """Take the one that has this number now.
+
+        Raises:
+            OSError: there is none.
+        """
+        self.file = os.pidfd_open(pid)
+        weakref.finalize(self, os.close, self.file)
+
+    def has_ended(self) -> bool:
+        """Say whether it has; costs two microseconds."""
+        poll = select.poll()
+        poll.register(self.file, select.POLLIN)
+        return bool(poll.poll(0))
 
 
 class Deaths:
     """One thread that waits for processes, from the first one on."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, Callable[[], object]] = {}  # pidfd -> what is called at its end
+        self._waiting: dict[int, tuple[Life, Callable[[], object]]] = {}  # by the life's file
         self._lock = Lock()
         self._thread: Thread | None = None
+        self._closed = False
         self._poll = select.epoll()
         self._bell, self._rope = os.pipe2(os.O_CLOEXEC)  # closing the rope rings the bell
         self._poll.register(self._bell)
 
-    def watch(self, pid: int, then: Callable[[], object]) -> None:
-        """Call ``then``, from the thread, when the process that has this number now ends.
-
-        Raises:
-            OSError: there is none.
-        """
-        process = os.pidfd_open(pid)
+    def watch(self, life: Life, then: Callable[[], object]) -> None:
+        """Call ``then``, from the thread, when a process ends; each life once, none after close."""
         with self._lock:
-            self._waiting[process] = then
-            self._poll.register(process, select.EPOLLIN)
+            if self._closed:
+                return
+            self._waiting[life.file] = life, then
+            self._poll.register(life.file, select.EPOLLIN)
             if self._thread is None:
                 self._thread = Thread(target=self._run, name="deaths", daemon=True)
                 self._thread.start()
 
     def close(self) -> None:
         """Wait for nobody any more. Once."""
+        with self._lock:
+            self._closed = True
         os.close(self._rope)
         if self._thread is not None:
             self._thread.join()
-        for file in (*self._waiting, self._bell):
-            os.close(file)
+        os.close(self._bell)
         self._waiting.clear()
         self._poll.close()
 
@@ -53,7 +72,6 @@ class Deaths:
                 if file == self._bell:
                     return
                 with self._lock:
-                    then = self._waiting.pop(file)
-                    self._poll.unregister(file)
-                os.close(file)
+                    life, then = self._waiting.pop(file)
+                    self._poll.unregister(life.file)
                 then()

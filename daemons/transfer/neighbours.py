@@ -13,12 +13,12 @@ from threading import Lock
 
 import numpy as np
 
-from daemons.transfer import notice
-from daemons.transfer.backend import Comb, Integers
+from daemons.transfer import notice, other_memory
+from daemons.transfer.backend import Comb, Integers, Region
 from daemons.transfer.deaths import Deaths
 from daemons.transfer.memory import Registered
-from daemons.transfer.notice import Address, NotThere
-from daemons.transfer.shares import Mapped
+from daemons.transfer.notice import Address, NotThere, Reader
+from daemons.transfer.shares import File, Mapped
 
 LIMIT = 1024  # that are remembered; one costs some kilobytes, and addresses for what is mapped
 
@@ -28,14 +28,14 @@ class Neighbour:
     """Another process, as its notice says.
 
     Attributes:
-        address: where its notice is.
-        page: the notice.
+        reader: what its notice is read by.
+        page: the notice, as it was found.
         memory: what of it we may write.
         shifts: from an address there to the same byte here, for each region; 0: it is not mapped.
         mapped: what the shifts lead to.
     """
 
-    address: Address
+    reader: Reader
     page: bytes
     memory: Registered
     shifts: Integers
@@ -68,21 +68,20 @@ class Neighbours:
         """
         known = self._known.get(session)
         try:
-            if known is not None and notice.read(known.address, len(known.page)) == known.page:
+            if known is not None and known.reader.read(len(known.page)) == known.page:
                 return known
-            address = known.address if known else met(session)
-            page = notice.read(address)
+            reader = known.reader if known else Reader(met(session))
+            found = _found(reader, reader.read())
         except NotThere:
             self.forget(session)
             raise
-        known = _found(address, page)
         with self._lock:
-            self._known[session] = known
+            self._known[session] = found
             while len(self._known) > LIMIT:
                 self._known.popitem(last=False)
-        if known.mapped:
-            self._watch(session, address)
-        return known
+        if known is None:
+            self._deaths.watch(reader.life, lambda: self.forget(session))
+        return found
 
     def forget(self, session: str) -> None:
         """Keep nothing of it."""
@@ -95,47 +94,50 @@ class Neighbours:
         with self._lock:
             self._known.clear()
 
-    def _watch(self, session: str, address: Address) -> None:
-        try:
-            self._deaths.watch(address.pid, lambda: self.forget(session))
-        except OSError:  # it has ended meanwhile
-            self.forget(session)
-
 
 def met(session: str) -> Address:
-    """Return the address in a session, once its process has been found to be the same.
+    """Return the address in a session.
 
     Raises:
-        NotThere: it is not.
+        NotThere: it has none.
     """
     address = notice.parse(session)
     if address is None:
         raise NotThere("this is no session of cma")
-    try:
-        if notice.this_host() == address.host and notice.started(address.pid) != address.start:
-            raise NotThere(f"process {address.pid} is another one now")
-    except OSError as error:
-        raise NotThere(f"process {address.pid} is not there") from error
     return address
 
 
-def _found(address: Address, page: bytes) -> Neighbour:
-    shown = sorted(notice.shown(page))
+def _found(reader: Reader, page: bytes) -> Neighbour:
+    """Return a neighbour with all of it mapped that can be.
+
+    Raises:
+        NotThere: the kernel does not let us at the rest.
+    """
+    pid, shown = reader.address.pid, sorted(notice.shown(page))
     memory = Registered()
     memory.add(region for region, _ in shown)
-    lengths: dict[tuple[int, int], int] = {}  # of files, as far as anything is in them
+    lengths: dict[File, int] = {}  # of files, as far as anything is in them
     for region, share in shown:
         if share is not None:
-            file = share.device, share.inode
-            lengths[file] = max(lengths.get(file, 0), share.offset + region.bytes)
-    files: dict[tuple[int, int], Mapped] = {}
+            end = share.offset + region.bytes
+            lengths[share.file] = max(lengths.get(share.file, 0), end)
+    files: dict[File, Mapped] = {}
     shifts = np.zeros(len(shown), dtype=np.int64)
     for index, (region, share) in enumerate(shown):
-        if share is None:
-            continue
-        file = share.device, share.inode
-        with suppress(OSError):  # not for us: its memory can be written all the same
-            if file not in files:
-                files[file] = Mapped(address.pid, share, lengths[file])
-            shifts[index] = files[file].address + share.offset - region.address
-    return Neighbour(address, page, memory, shifts, tuple(files.values()))
+        if share is not None:
+            with suppress(OSError):  # then as any other memory
+                if share.file not in files:
+                    files[share.file] = Mapped(pid, share.number, lengths[share.file], share.file)
+                shifts[index] = files[share.file].address + share.offset - region.address
+        if not shifts[index]:
+            _reach(pid, region)
+    return Neighbour(reader, page, memory, shifts, tuple(files.values()))
+
+
+def _reach(pid: int, region: Region) -> None:
+    try:
+        other_memory.read(pid, region.address, 1)
+    except PermissionError as error:
+        raise NotThere(f"process {pid} cannot be reached: {error.strerror}") from error
+    except OSError:  # an address of nothing; a write to it says so
+        return

@@ -1,14 +1,13 @@
-"""What a process lets its neighbours on the host write, in a page of memory that they can read.
+"""What a process lets its neighbours on the host write, in a page of memory that they can map.
 
-A session names the process and the page: ``cma2:HOST:PID:START:ADDRESS:NONCE``. Whoever can read
-the page and finds the nonce there has proven, with one call, that the process lives, is that very
-process, may be reached, and still takes bytes: ``close`` wipes the nonce.
+A session names the process and the page's file: ``cma2:HOST:PID:START:FILE:NONCE``. Whoever can
+map the page, finds the nonce there, and sees that the process has not ended, has proven that it is
+that very process, may be reached, and still takes bytes: ``close`` wipes the nonce.
 """
 
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import secrets
 import struct
@@ -17,9 +16,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from daemons.transfer import other_memory
+from daemons.kv.shareable import shareable
 from daemons.transfer.backend import Region
-from daemons.transfer.shares import Share
+from daemons.transfer.deaths import Life
+from daemons.transfer.shares import Mapped, Share, share_of
 
 WORD = "cma2"  # another one when the page is laid out differently
 PAGE_BYTES = 4096
@@ -43,21 +43,21 @@ class Address:
     host: str  # boot id and PID namespace: where a PID means the same process
     pid: int
     start: int  # clock ticks after the boot; a PID may be used again
-    page: int
+    file: int  # the page's descriptor there
     nonce: bytes
 
     def __str__(self) -> str:
-        return f"{WORD}:{self.host}:{self.pid}:{self.start}:{self.page:x}:{self.nonce.hex()}"
+        return f"{WORD}:{self.host}:{self.pid}:{self.start}:{self.file}:{self.nonce.hex()}"
 
 
 def parse(session: str) -> Address | None:
     """Return the address in a session, None when it is none."""
     try:
-        word, host, pid, start, page, nonce = session.split(":")
-        address = Address(host, int(pid), int(start), int(page, 16), bytes.fromhex(nonce))
+        word, host, pid, start, file, nonce = session.split(":")
+        address = Address(host, int(pid), int(start), int(file), bytes.fromhex(nonce))
     except ValueError:
         return None
-    usable = word == WORD and 0 < address.pid < 1 << 31 and 0 < address.page < 1 << 63
+    usable = word == WORD and 0 < address.pid < 1 << 31 and 0 <= address.file < 1 << 31
     return address if usable and len(address.nonce) == 16 else None
 
 
@@ -82,10 +82,18 @@ class Notice:
     """Our own page."""
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._anchor = ctypes.c_char.from_buffer(self._memory)  # keeps the address valid
-        page, pid = ctypes.addressof(self._anchor), os.getpid()
-        self.address = Address(this_host(), pid, started(pid), page, secrets.token_bytes(16))
+        """Make one.
+
+        Raises:
+            OSError: this system has no memory that others can map.
+        """
+        self._memory = shareable(PAGE_BYTES)
+        anchor = ctypes.c_char.from_buffer(self._memory)
+        share = share_of(Region(ctypes.addressof(anchor), PAGE_BYTES))
+        if share is None:
+            raise OSError("no memory here that another process could map")
+        pid, nonce = os.getpid(), secrets.token_bytes(16)
+        self.address = Address(this_host(), pid, started(pid), share.number, nonce)
         self.show([])
 
     def show(self, regions: Sequence[Shown]) -> None:
@@ -105,21 +113,41 @@ class Notice:
         self._memory[:] = bytes(PAGE_BYTES)
 
 
-def read(address: Address, length: int = PAGE_BYTES) -> bytes:
-    """Return a neighbour's page as it is now, or the beginning of it, as far as it is used.
+class Reader:
+    """A neighbour's notice, mapped here, and its life."""
 
-    Raises:
-        NotThere: it is gone, closed, on another host, or not ours to reach.
-    """
-    if address.host != this_host():
-        raise NotThere("it runs on another host, or in another PID namespace")
-    try:
-        page = other_memory.read(address.pid, address.page, length)
-    except OSError as error:
-        raise NotThere(f"process {address.pid} cannot be reached: {error.strerror}") from error
-    if not page.startswith(address.nonce):
-        raise NotThere(f"process {address.pid} has closed, or is another one")
-    return page[: _HEAD.size + _count(page) * _REGION.size]
+    def __init__(self, address: Address) -> None:
+        """Meet a neighbour.
+
+        Raises:
+            NotThere: it is gone, on another host, another process, or not ours to reach.
+        """
+        if address.host != this_host():
+            raise NotThere("it runs on another host, or in another PID namespace")
+        try:
+            self.life = Life(address.pid)
+            if started(address.pid) != address.start:
+                raise NotThere(f"process {address.pid} is another one now")
+        except OSError as error:
+            raise NotThere(f"process {address.pid} is not there") from error
+        try:
+            self._mapped = Mapped(address.pid, address.file, PAGE_BYTES)
+        except OSError as error:
+            raise NotThere(f"process {address.pid} cannot be reached: {error}") from error
+        self.address = address
+
+    def read(self, length: int = PAGE_BYTES) -> bytes:
+        """Return its notice as it is now, or the beginning of it, as far as it is used.
+
+        Raises:
+            NotThere: it has ended or closed.
+        """
+        page = self._mapped.memory[:length]
+        if self.life.has_ended():
+            raise NotThere(f"process {self.address.pid} has ended")
+        if not page.startswith(self.address.nonce):
+            raise NotThere(f"process {self.address.pid} has closed, or is another one")
+        return page[: _HEAD.size + _count(page) * _REGION.size]
 
 
 def shown(page: bytes) -> list[Shown]:
@@ -128,7 +156,7 @@ def shown(page: bytes) -> list[Shown]:
     for at in range(_HEAD.size, len(page), _REGION.size):
         start, length, *where = _REGION.unpack_from(page, at)
         share = Share(*where)
-        found.append((Region(start, length), share if share.file >= 0 else None))
+        found.append((Region(start, length), share if share.number >= 0 else None))
     return found
 
 

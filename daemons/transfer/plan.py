@@ -265,6 +265,8 @@ def _by_place(
 
 def _few_runs(source: Sequence[int], target: Sequence[int]) -> Runs | None:
     """Return the runs of a few pages, without numpy; None when they need to be sorted."""
+    if _is_run(source) and _is_run(target):
+        return Runs([source[0]], [target[0]], [len(source)])
     firsts, thens, ends = [], [], []
     here = there = -1
     for index, (page, to) in enumerate(zip(source, target, strict=True)):
@@ -277,6 +279,10 @@ def _few_runs(source: Sequence[int], target: Sequence[int]) -> Runs | None:
         here, there = page, to
     ends.append(len(source))
     return Runs(firsts, thens, [end - begin for begin, end in itertools.pairwise(ends)])
+
+
+def _is_run(pages: Sequence[int]) -> bool:
+    return pages == tuple(range(pages[0], pages[0] + len(pages)))
 
 
 def _column(numbers: Integers | list[int]) -> Integers:

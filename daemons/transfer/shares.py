@@ -23,14 +23,21 @@ from typing import NamedTuple
 
 from daemons.transfer.backend import Region
 
+File = tuple[int, int]  # device and inode
+
 
 class Share(NamedTuple):
     """Where memory lies in a file."""
 
-    file: int  # the descriptor, in the process that it belongs to
+    number: int  # the file's descriptor, in the process that it belongs to
     device: int
     inode: int
     offset: int
+
+    @property
+    def file(self) -> File:
+        """Which file it is."""
+        return self.device, self.inode
 
 
 class _Line(NamedTuple):
@@ -40,7 +47,7 @@ class _Line(NamedTuple):
     end: int
     rights: str
     offset: int
-    file: tuple[int, int]  # device and inode
+    file: File
 
 
 def share_of(region: Region) -> Share | None:
@@ -57,7 +64,7 @@ def share_of(region: Region) -> Share | None:
     return _offered(first.file, first.offset + begin - first.begin)
 
 
-def _offered(file: tuple[int, int], offset: int) -> Share | None:
+def _offered(file: File, offset: int) -> Share | None:
     for number in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):
             told = os.fstat(number)
@@ -79,28 +86,32 @@ def _table() -> Iterator[_Line]:
 
 
 class Mapped:
-    """A neighbour's file in our memory.
+    """A neighbour's file in our memory, from its beginning on.
 
     Attributes:
-        address: where it begins here.
+        memory: what of it is mapped.
     """
 
-    def __init__(self, pid: int, share: Share, length: int) -> None:
-        """Map so much of it from its beginning on.
+    def __init__(self, pid: int, number: int, length: int, file: File | None = None) -> None:
+        """Map so many bytes of what has this number there; it must be ``file``, if that is known.
 
         Raises:
             OSError: we may not, it is not that file, or it may get shorter.
         """
-        file = os.open(f"/proc/{pid}/fd/{share.file}", os.O_RDWR | os.O_CLOEXEC)
+        opened = os.open(f"/proc/{pid}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
         try:
-            told = os.fstat(file)
-            is_it = (told.st_dev, told.st_ino) == (share.device, share.inode)
-            if not is_it or told.st_size < length or not _cannot_shrink(file):
-                raise OSError(f"file {share.file} of process {pid} is not what was offered")
-            self._memory = mmap.mmap(file, length)
+            told = os.fstat(opened)
+            is_it = file is None or (told.st_dev, told.st_ino) == file
+            if not is_it or told.st_size < length or not _cannot_shrink(opened):
+                raise OSError(f"file {number} of process {pid} is not what was offered")
+            self.memory = mmap.mmap(opened, length)
         finally:
-            os.close(file)
+            os.close(opened)
         for advice in (mmap.MADV_DONTFORK, mmap.MADV_DONTDUMP, mmap.MADV_HUGEPAGE):
             with suppress(OSError):  # a kernel without large pages
-                self._memory.madvise(advice)
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+                self.memory.madvise(advice)
+
+    @property
+    def address(self) -> int:
+        """Where it begins here."""
+        return ctypes.addressof(ctypes.c_char.from_buffer(self.memory))

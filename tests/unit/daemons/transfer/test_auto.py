@@ -65,7 +65,7 @@ def test_a_neighbour_is_written_to_by_cma(both: tuple[Auto, Auto]) -> None:
     [
         "10.0.0.2:15001",
         "mooncake=10.0.0.2:15001",
-        "mooncake=10.0.0.2:15001,cma=cma2:elsewhere:1:1:1000:" + "00" * 16,
+        "mooncake=10.0.0.2:15001,cma=cma2:elsewhere:1:1:10:" + "00" * 16,
     ],
 )
 def test_a_peer_that_cma_does_not_reach_is_written_to_by_mooncake(

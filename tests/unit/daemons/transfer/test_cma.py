@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from daemons.cluster.errors import OperatorError
 from daemons.kv.shareable import shareable
-from daemons.transfer import cma, other_memory
+from daemons.transfer import cma, notice, other_memory
 from daemons.transfer.backend import Comb, Copy, CopyTable, PeerGone, Region, WriteCut, table
 from daemons.transfer.cma import Cma
 from daemons.transfer.config import TransferConfig
@@ -208,3 +208,9 @@ def test_a_peer_that_ends_under_the_last_part_is_a_cut(
     monkeypatch.setattr(cma, "copy", lambda comb: receiver.close())
     with pytest.raises(WriteCut, match="has closed"):
         sender.write(receiver.session, copies)
+
+
+def test_a_system_without_shared_memory_has_no_cma(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notice, "share_of", lambda region: None)
+    with pytest.raises(OperatorError, match="cannot be reached here"):
+        cma.create(TransferConfig(backend="cma"), "")

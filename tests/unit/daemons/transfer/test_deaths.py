@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from threading import Event
 
 import pytest
 
-from daemons.transfer.deaths import Deaths
+from daemons.transfer.deaths import Deaths, Life
 
 LIMIT_S = 10.0
 
@@ -27,24 +28,40 @@ def test_the_end_of_a_process_is_told_and_no_others(
 ) -> None:
     deaths, ends = Deaths(), [Event(), Event()]
     for sleeper, end in zip(sleepers, ends, strict=True):
-        deaths.watch(sleeper.pid, end.set)
+        deaths.watch(Life(sleeper.pid), end.set)
     sleepers[1].kill()
     assert ends[1].wait(LIMIT_S)
     assert not ends[0].is_set()
     deaths.close()
 
 
-def test_a_process_that_is_not_there_cannot_be_waited_for() -> None:
-    deaths = Deaths()
+def test_a_process_that_is_not_there_has_no_life() -> None:
     with pytest.raises(OSError, match="No such process"):
-        deaths.watch(2**30, lambda: None)
-    deaths.close()
+        Life(2**30)
+
+
+def test_a_life_has_ended_when_its_process_has(sleepers: list[subprocess.Popen[bytes]]) -> None:
+    life = Life(sleepers[0].pid)
+    assert not life.has_ended()
+    sleepers[0].kill()
+    sleepers[0].wait()
+    assert life.has_ended()
+
+
+def test_a_life_that_nobody_holds_keeps_no_file() -> None:
+    life = Life(os.getpid())
+    file = life.file
+    os.fstat(file)
+    del life
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(file)
 
 
 def test_after_close_nobody_is_told(sleepers: list[subprocess.Popen[bytes]]) -> None:
     deaths, end = Deaths(), Event()
-    deaths.watch(sleepers[0].pid, end.set)
+    deaths.watch(Life(sleepers[0].pid), end.set)
     deaths.close()
+    deaths.watch(Life(sleepers[1].pid), end.set)
     sleepers[0].kill()
     sleepers[0].wait()
     assert not end.is_set()

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from daemons.kv.shareable import shareable
-from daemons.transfer import neighbours
+from daemons.transfer import neighbours, other_memory
 from daemons.transfer.backend import Comb, Region
-from daemons.transfer.neighbours import Neighbours, met
+from daemons.transfer.neighbours import Neighbours
 from daemons.transfer.notice import Notice, NotThere
 from daemons.transfer.shares import share_of
 from tests.support.transfer_process import Process, until
@@ -88,13 +88,20 @@ def test_no_more_are_remembered_than_the_limit(
     assert [known.get(str(n.address)) is None for n in notices] == [True, False, False]
 
 
-def test_a_process_is_met_only_as_the_one_that_it_was() -> None:
-    words = str(Notice().address).split(":")
-    assert met(":".join(words)).pid == int(words[2])
-    with pytest.raises(NotThere, match="is another one now"):
-        met(":".join([*words[:3], "1", *words[4:]]))
-    with pytest.raises(NotThere, match="is not there"):
-        met(":".join([*words[:2], str(2**30), *words[3:]]))
+def test_memory_that_the_kernel_keeps_from_us_is_not_there(
+    known: Neighbours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(pid: int, address: int, length: int) -> bytes:
+        raise PermissionError(1, "Operation not permitted")  # as under a strict ptrace_scope
+
+    monkeypatch.setattr(other_memory, "read", refused)
+    notice, plain = Notice(), np.zeros(4096, dtype=np.uint8)
+    shared = np.frombuffer(shareable(4096), dtype=np.uint8)
+    notice.show([(region(shared), share_of(region(shared)))])
+    assert known.look(str(notice.address)).mapped  # that needs no such right
+    notice.show([(region(plain), None)])
+    with pytest.raises(NotThere, match="not permitted"):
+        known.look(str(notice.address))
 
 
 def test_a_process_that_ends_is_forgotten_with_what_was_mapped_of_it(known: Neighbours) -> None:

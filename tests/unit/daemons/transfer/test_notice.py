@@ -9,18 +9,20 @@ import pytest
 
 from daemons.transfer import notice
 from daemons.transfer.backend import Region
-from daemons.transfer.notice import Notice, NotThere
+from daemons.transfer.notice import Notice, NotThere, Reader
 from daemons.transfer.shares import Share
+from tests.support.transfer_process import Process
 
 
 def test_a_neighbour_reads_what_is_shown() -> None:
     ours = Notice()
-    empty = notice.read(ours.address)
+    reader = Reader(ours.address)
+    empty = reader.read()
     assert notice.shown(empty) == []
     two = [(Region(4096, 7), None), (Region(8192, 9), Share(3, 1, 12345, 64))]
     ours.show(two)
-    assert notice.shown(notice.read(ours.address)) == two
-    assert notice.read(ours.address, len(empty)) != empty  # who reads no further learns of it
+    assert notice.shown(reader.read()) == two
+    assert reader.read(len(empty)) != empty  # who reads no further learns of it
 
 
 def test_an_address_survives_its_way_as_a_session() -> None:
@@ -33,13 +35,13 @@ def test_an_address_survives_its_way_as_a_session() -> None:
     [
         "",
         "127.0.0.1:15001",
-        "cma2:h:1:2:ff:00",
-        "cma2:h:x:2:ff:" + "00" * 16,
-        "cma2:h:-1:2:ff:" + "00" * 16,
-        "cma2:h:1:2:0:" + "00" * 16,
-        "cma2:h:99999999999:2:ff:" + "00" * 16,
-        "cma:h:1:2:ff:" + "00" * 16,
-        "bma:h:1:2:ff:" + "00" * 16,
+        "cma2:h:1:2:3:00",
+        "cma2:h:x:2:3:" + "00" * 16,
+        "cma2:h:-1:2:3:" + "00" * 16,
+        "cma2:h:1:2:-1:" + "00" * 16,
+        "cma2:h:99999999999:2:3:" + "00" * 16,
+        "cma:h:1:2:3:" + "00" * 16,
+        "bma:h:1:2:3:" + "00" * 16,
     ],
 )
 def test_anything_else_is_no_address(session: str) -> None:
@@ -48,9 +50,10 @@ def test_anything_else_is_no_address(session: str) -> None:
 
 def test_a_wiped_notice_is_nobodys() -> None:
     ours = Notice()
+    reader = Reader(ours.address)
     ours.wipe()
     with pytest.raises(NotThere, match="has closed"):
-        notice.read(ours.address)
+        reader.read()
 
 
 @pytest.mark.parametrize(
@@ -58,8 +61,9 @@ def test_a_wiped_notice_is_nobodys() -> None:
     [
         ({"host": "elsewhere"}, "another host"),
         ({"nonce": bytes(16)}, "another one"),
-        ({"page": 4096}, "cannot be reached"),
-        ({"pid": 2**30}, "cannot be reached"),
+        ({"file": 2**20}, "cannot be reached"),
+        ({"start": 1}, "another one now"),
+        ({"pid": 2**30}, "is not there"),
     ],
 )
 def test_a_process_that_is_not_the_one_of_the_address_is_not_read(
@@ -68,7 +72,7 @@ def test_a_process_that_is_not_the_one_of_the_address_is_not_read(
     ours = Notice()
     other = dataclasses.replace(ours.address, **change)  # type: ignore[arg-type]
     with pytest.raises(NotThere, match=why):
-        notice.read(other)
+        Reader(other).read()
 
 
 def test_more_regions_than_a_page_holds_are_refused() -> None:
@@ -78,3 +82,22 @@ def test_more_regions_than_a_page_holds_are_refused() -> None:
 
 def test_the_start_of_a_process_tells_it_from_a_later_one() -> None:
     assert 0 < notice.started(1) <= notice.started(os.getpid())
+
+
+def test_a_notice_whose_process_has_ended_is_nobodys() -> None:
+    peer = Process(4096, backend="cma")
+    address = notice.parse(peer.session)
+    assert address is not None
+    reader = Reader(address)
+    assert len(notice.shown(reader.read())) == 1
+    peer.kill()
+    with pytest.raises(NotThere, match="has ended"):
+        reader.read()
+
+
+def test_without_memory_that_can_be_mapped_there_is_no_notice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(notice, "share_of", lambda region: None)
+    with pytest.raises(OSError, match="could map"):
+        Notice()

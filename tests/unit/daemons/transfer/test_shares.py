@@ -75,8 +75,8 @@ def test_a_file_that_may_get_shorter_is_not_offered(unsealed: tuple[int, np.ndar
 def test_what_is_written_where_it_is_mapped_is_there(ours: np.ndarray) -> None:
     share = share_of(region(ours))
     assert share is not None
-    mapped = Mapped(os.getpid(), share, LENGTH)
-    mapped._memory[5] = 9
+    mapped = Mapped(os.getpid(), share.number, LENGTH, share.file)
+    mapped.memory[5] = 9
     assert mapped.address != ours.ctypes.data
     assert ours[5] == 9
 
@@ -93,17 +93,17 @@ def test_what_is_not_what_was_offered_is_not_mapped(
         (share._replace(device=share.device + 1), LENGTH),
         (share, LENGTH + mmap.PAGESIZE),
         (Share(file, told.st_dev, told.st_ino, 0), LENGTH),
-        (share._replace(file=10**6), LENGTH),
+        (share._replace(number=10**6), LENGTH),
     ]
     for other, length in others:
         with pytest.raises(OSError, match=r"not what was offered|No such file"):
-            Mapped(os.getpid(), other, length)
+            Mapped(os.getpid(), other.number, length, other.file)
 
 
 def test_a_mapping_ends_with_its_last_reference(ours: np.ndarray) -> None:
     share = share_of(region(ours))
     assert share is not None
-    mapped = Mapped(os.getpid(), share, LENGTH)
+    mapped = Mapped(os.getpid(), share.number, LENGTH, share.file)
     line = f"{mapped.address:x}-"
     assert line in Path("/proc/self/maps").read_text()
     del mapped
