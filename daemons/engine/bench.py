@@ -20,7 +20,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -30,7 +30,7 @@ from daemons.engine.attention import Attend
 from daemons.engine.batch import Batch
 from daemons.engine.config import EngineConfig, Weights
 from daemons.engine.device import set_threads
-from daemons.engine.engine import Engine, Likeliest
+from daemons.engine.engine import Engine, Likeliest, Scores
 from daemons.engine.kernels import native_team
 from daemons.engine.limits import limits, median_s
 from daemons.engine.models import Model, read_spec
@@ -46,6 +46,7 @@ SCHEMA_VERSION = 1
 PAGE_SIZE = 16
 STEPS = 8  # of decode, for one sample
 TOKEN = 5  # any
+_Made = TypeVar("_Made")
 _GREEDY = Sampling(temperature=0.0, max_tokens=1 << 20)
 
 
@@ -88,6 +89,7 @@ class Spent:
 
     model: Model
     likeliest: Likeliest | None
+    scores: Scores | None
     forward_s: float = 0.0
 
     @property
@@ -105,13 +107,17 @@ class Spent:
 
     def chosen(self, attend: Attend, rows: array[int]) -> array[int]:
         """Time the model's own way to its likeliest tokens."""
-        assert self.likeliest is not None
-        begin = time.perf_counter()
-        tokens = self.likeliest(attend, rows)
-        self.forward_s += time.perf_counter() - begin
-        return tokens
+        likeliest = self.likeliest
+        assert likeliest is not None
+        return self._timed(lambda: likeliest(attend, rows))
 
-    def _timed(self, work: Callable[[], torch.Tensor]) -> torch.Tensor:
+    def scored(self, attend: Attend, rows: array[int]) -> torch.Tensor:
+        """Time the model's own way to some logits."""
+        scores = self.scores
+        assert scores is not None
+        return self._timed(lambda: scores(attend, rows))
+
+    def _timed(self, work: Callable[[], _Made]) -> _Made:
         begin = time.perf_counter()
         done = work()
         self.forward_s += time.perf_counter() - begin
@@ -121,15 +127,17 @@ class Spent:
 @contextlib.contextmanager
 def timed_model(engine: Engine) -> Iterator[Spent]:
     """Have what an engine spends in its model added up for a while."""
-    model, likeliest = engine._model, engine._likeliest
-    spent = Spent(model, likeliest)
+    model, likeliest, scores = engine._model, engine._likeliest, engine._scores
+    spent = Spent(model, likeliest, scores)
     engine._model = spent
     if likeliest is not None:
         engine._likeliest = spent.chosen
+    if scores is not None:
+        engine._scores = spent.scored
     try:
         yield spent
     finally:
-        engine._model, engine._likeliest = model, likeliest
+        engine._model, engine._likeliest, engine._scores = model, likeliest, scores
 
 
 class Bench:

@@ -22,16 +22,15 @@ from daemons.engine.cores import listed
 from daemons.engine.device import Place, bind, choose_place, kv_place, set_threads
 from daemons.engine.grammar import Compiler, Grammars
 from daemons.engine.graphs import DecodeGraphs, recorded
-from daemons.engine.kernels import Attention, choose_attention, native_team
+from daemons.engine.kernels import Attention, choose_attention, choose_sampler, native_team
 from daemons.engine.kv_cache import KvMemory
-from daemons.engine.logprobs import token_logprobs, told
 from daemons.engine.models import Model, load_model
 from daemons.engine.models.spec import max_model_len
 from daemons.engine.native.decoder import NativeDecoder
 from daemons.engine.progress import Progress
 from daemons.engine.reservation import reserved
 from daemons.engine.room import RoomState, begin_room, judged_positions, resolved, takes_largest
-from daemons.engine.sampler import NOT_FINITE, choose
+from daemons.engine.sampler import NOT_FINITE, Sampler
 from daemons.engine.step import Item, Result, Sequence
 from daemons.engine.weights import read_json
 from daemons.kv.window import Windows
@@ -41,6 +40,7 @@ from daemons.protocol.ids import RoomKey
 from daemons.protocol.topology import Fingerprint
 
 Likeliest = Callable[[Attend, "array[int]"], "array[int]"]
+Scores = Callable[[Attend, "array[int]"], torch.Tensor]
 _JUDGED_ROWS = 128  # prompt log-probabilities: rows of logits at once, for memory's sake
 _WARM_ROOM = RoomKey(0, 0)  # a room is never 0, so it meets no other
 
@@ -72,7 +72,9 @@ class Engine:
     _model: Model
     _memory: KvMemory
     _attention: Attention
+    _sampler: Sampler
     _likeliest: Likeliest | None  # a forward and its best tokens at once, where the model can
+    _scores: Scores | None  # a forward and its logits
     _warm_tokens: int
     _grammars: Grammars
     _graph_rooms: int  # of the largest batch of steps to record; 0: none
@@ -133,7 +135,9 @@ class Engine:
             _model=model,
             _memory=memory,
             _attention=choose_attention(memory, spec.heads, team, place.dtype),
+            _sampler=choose_sampler(team, spec.vocab_size),
             _likeliest=model.likeliest if isinstance(model, NativeDecoder) else None,
+            _scores=model.scores if isinstance(model, NativeDecoder) else None,
             _warm_tokens=min(config.chunk_tokens, config.batch_tokens),
             _grammars=Grammars(Compiler(model_dir, spec.vocab_size)),
             _graph_rooms=config.batch_rooms if config.graphs == "auto" else 0,
@@ -168,9 +172,7 @@ class Engine:
 
         A room that is known already begins anew. What is wrong with it is told by ``forward``.
         """
-        self._rooms[sequence.key] = begin_room(
-            sequence, self.vocab_size, self._grammars, self._place.device
-        )
+        self._rooms[sequence.key] = begin_room(sequence, self.vocab_size, self._grammars)
 
     def end(self, key: RoomKey) -> None:
         """Forget a room and what is kept of it; harmless when it is not known."""
@@ -299,6 +301,10 @@ class Engine:
         batch = Batch(items, tables, self.page_size, self._place.device, self.progress, windows)
         if self._likeliest is not None and all(map(takes_largest, items, states)):
             return self._run_greedily(self._likeliest, batch, states)
+        if self._scores is not None and not any(
+            state.asked.sampling.prompt_logprobs is not None for state in states
+        ):
+            return self._run_sampling(self._scores, batch, states)
         return self._run_any(batch, states)
 
     def _run_greedily(
@@ -317,6 +323,23 @@ class Engine:
                 continue
             states[place].output.append(token)
             results[place] = Result(key, TokenOut(token))
+        return results
+
+    def _run_sampling(self, scores: Scores, batch: Batch, states: list[RoomState]) -> list[Result]:
+        """Run a batch of which nothing but its next tokens is wanted."""
+        places = [place for place, item in enumerate(batch.items) if item.samples]
+        lasts = batch.lasts
+        logits = scores(self._attend(batch), array("i", [lasts[place] for place in places]))
+        rooms = [states[place] for place in places]
+        results = [Result(item.key) for item in batch.items]
+        for place, room, out in zip(
+            places, rooms, self._sampler.choose(logits, rooms), strict=True
+        ):
+            if isinstance(out, str):
+                results[place] = Result(room.asked.key, error=out)
+            else:
+                room.add(out.id)
+                results[place] = Result(room.asked.key, out)
         return results
 
     @torch.inference_mode()
@@ -350,14 +373,11 @@ class Engine:
         rows = torch.tensor([lasts[place] for place in places], device=hidden.device)
         logits = self._model.logits(hidden[rows])
         rooms = [states[place] for place in places]
-        choices = choose(logits, rooms)
-        for room, choice in zip(rooms, choices, strict=True):
-            if not choice.error:
-                room.add(choice.token)
-        return {
-            room.asked.key: out
-            for room, out in zip(rooms, told(logits, choices, rooms), strict=True)
-        }
+        outs = self._sampler.choose(logits, rooms)
+        for room, out in zip(rooms, outs, strict=True):
+            if not isinstance(out, str):
+                room.add(out.id)
+        return {room.asked.key: out for room, out in zip(rooms, outs, strict=True)}
 
     def _judge(
         self, hidden: torch.Tensor, span: Span, item: Item, state: RoomState
@@ -381,7 +401,8 @@ class Engine:
                 assert before is not None
                 rows = torch.cat((before, rows))
             tokens = [item.tokens[position - item.start] for position in some]
-            outs += token_logprobs(self._model.logits(rows), tokens, [top] * len(tokens))
+            logits = self._model.logits(rows)
+            outs += self._sampler.judge(logits, tokens, [top] * len(tokens))
         return tuple(outs)
 
 

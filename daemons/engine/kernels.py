@@ -17,7 +17,9 @@ from daemons.engine.kv_cache import FP8, KvMemory, KvPool, make_pool
 from daemons.engine.native.abi import Library, Team
 from daemons.engine.native.attention import attention_fits, native_attention
 from daemons.engine.native.build import build, library_path
+from daemons.engine.native.sampler import NativeSampler
 from daemons.engine.parts import ByParts
+from daemons.engine.sampler import Sampler, TorchSampler
 
 Attention = Callable[[KvMemory, Batch], Attend]
 
@@ -39,6 +41,15 @@ def native_team(config: EngineConfig, place: Place, cores: Sequence[int]) -> Tea
         path = build()
     members = config.threads or len(os.sched_getaffinity(0))
     return Team(Library(path), members, cores)
+
+
+def choose_sampler(team: Team | None, vocab_size: int) -> Sampler:
+    """Return what chooses tokens; both ways choose the same.
+
+    Raises:
+        OperatorError: there is not the memory for it.
+    """
+    return TorchSampler() if team is None else NativeSampler(team, vocab_size)
 
 
 def choose_attention(

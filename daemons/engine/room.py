@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -12,15 +14,43 @@ from daemons.engine.step import NEWEST, Item, Sequence
 
 
 @dataclass(slots=True)
+class Said:
+    """The tokens that penalties are about, each once, with how often the output has it.
+
+    Two arrays of a length, ``tokens`` and ``counts``, of C ints as the kernels read them. What was
+    only asked counts 0.
+    """
+
+    tokens: array[int] = field(default_factory=lambda: array("i"))
+    counts: array[int] = field(default_factory=lambda: array("i"))
+    _places: dict[int, int] = field(default_factory=dict)
+
+    def ask(self, tokens: Iterable[int]) -> None:
+        """Take note of a prompt."""
+        for token in tokens:
+            self._place(token)
+
+    def add(self, token: int) -> None:
+        """Take note of a token of the output."""
+        self.counts[self._place(token)] += 1
+
+    def _place(self, token: int) -> int:
+        place = self._places.setdefault(token, len(self.tokens))
+        if place == len(self.tokens):
+            self.tokens.append(token)
+            self.counts.append(0)
+        return place
+
+
+@dataclass(slots=True)
 class RoomState:
     """A room of the engine; ``output`` grows with each token that is chosen.
 
     Attributes:
         asked: what ``begin`` was given.
         output: tokens chosen so far, here or on the other side.
-        seen: bool ``[vocabulary]``, tokens of prompt and output; kept for a repetition penalty.
-        counts: fp32 ``[vocabulary]``, how often each token was chosen; kept for the others.
-        bias: tokens and what is added to their logits, both ``[tokens]``.
+        said: tokens of the output, kept for penalties, and for a repetition penalty the prompt's.
+        bias: tokens, each once, and what is added to their logits; of a length.
         walk: where the output is in its grammar.
         last_hidden: ``[1, hidden]`` of the last token run, while the prompt's log-probabilities
             are wanted: the next chunk's first token is judged by it.
@@ -35,9 +65,8 @@ class RoomState:
 
     asked: Sequence
     output: list[int] = field(default_factory=list)
-    seen: torch.Tensor | None = None
-    counts: torch.Tensor | None = None
-    bias: tuple[torch.Tensor, torch.Tensor] | None = None
+    said: Said | None = None
+    bias: tuple[array[int], array[float]] | None = None
     walk: Walk | None = None
     last_hidden: torch.Tensor | None = None
     last_position: int = -1
@@ -50,10 +79,8 @@ class RoomState:
     def add(self, token: int) -> None:
         """Take note of a token that was chosen."""
         self.output.append(token)
-        if self.seen is not None:
-            self.seen[token] = True
-        if self.counts is not None:
-            self.counts[token] += 1
+        if self.said is not None:
+            self.said.add(token)
         if self.walk is not None:
             self.walk.add(token)
 
@@ -62,7 +89,6 @@ def begin_room(
     sequence: Sequence,
     vocab_size: int,
     grammars: Grammars | None = None,
-    device: torch.device | None = None,
 ) -> RoomState:
     """Return the state of a room that begins, here or again here.
 
@@ -70,7 +96,6 @@ def begin_room(
         sequence: what was asked and said.
         vocab_size: token ids are below it.
         grammars: where a grammar is compiled; a room without one needs none.
-        device: where the sampler works; None: on the CPU.
     """
     tokens = (*sequence.prompt, *sequence.output)
     state = RoomState(sequence, list(sequence.output), ends=sequence.sampling.ending_token_ids)
@@ -82,28 +107,34 @@ def begin_room(
     if biased and max(biased) >= vocab_size:
         state.fault = f"logit_bias: a token id outside 0..{vocab_size - 1}"
         return state
-    if sampling.repetition_penalty != 1.0:
-        seen = torch.zeros(vocab_size, dtype=torch.bool)
-        seen[list(tokens)] = True
-        state.seen = seen.to(device)
-    if sampling.frequency_penalty or sampling.presence_penalty:
-        output = torch.tensor(sequence.output, dtype=torch.int64)
-        state.counts = torch.bincount(output, minlength=vocab_size).float().to(device)
+    state.said = _said(sequence)
     if biased:
-        ids = torch.tensor(list(biased), device=device)
-        state.bias = (ids, torch.tensor(list(biased.values()), device=device))
+        state.bias = array("i", biased), array("f", biased.values())
     if sampling.grammar is not None and grammars is not None:
         state.walk = grammars.walk(sampling.grammar, sampling, sequence.output)
     state.takes_largest = (
         sampling.temperature == 0
         and sampling.logprobs is None
         and sampling.prompt_logprobs is None
-        and state.seen is None
-        and state.counts is None
+        and state.said is None
         and state.bias is None
         and state.walk is None
     )
     return state
+
+
+def _said(sequence: Sequence) -> Said | None:
+    """Return what penalties need; None without any."""
+    sampling = sequence.sampling
+    repeats = sampling.repetition_penalty != 1.0
+    if not (repeats or sampling.frequency_penalty or sampling.presence_penalty):
+        return None
+    said = Said()
+    if repeats:
+        said.ask(sequence.prompt)
+    for token in sequence.output:
+        said.add(token)
+    return said
 
 
 def resolved(state: RoomState, item: Item) -> tuple[Item, str]:

@@ -16,6 +16,10 @@
 10. One draw: the tokens that are left share [0, 1) in order of their ids, each as much as it is
     likely; :func:`uniform` of the seed and the token's place in the output says whose it is.
 
+A score of 3 and 5 is rounded to fp32 once; a token's weight is exp((score - largest) / temperature)
+in fp64, and so are all sums. So the compiled kernels (``daemons.engine.native.sampler``), which add
+in another order, choose the same.
+
 vLLM applies ``min_p`` before 7 and 8, SGLang takes 7 and 8 of one distribution together; each of
 the three alone means the same everywhere.
 
@@ -26,37 +30,73 @@ batch, the process or the device. A room that changes hands goes on as if it had
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
 from daemons.engine.grammar import BadGrammar, forbidden, hold_back, new_bits
+from daemons.engine.logprobs import Choice, likeliest, token_logprobs, told
 from daemons.engine.room import RoomState
-from daemons.protocol.generate import Distribution
+from daemons.protocol.generate import Distribution, TokenOut
 
 NOT_FINITE = "the model's logits are not finite"
 NO_TOKEN = "no token is left to choose from"
 FEW = 1024  # a top_k up to this looks at so many candidates only
-_CANDIDATES = (256, 4096)  # top_p is looked for among so many first; sorting all costs far more
+_HEAVY = (1e-2, 1e-4, 1e-8, 0.0)  # top_p is looked for among these weights first
 _ROWS = 64  # rooms of one pass, for memory's sake
 _MANTISSA_BITS = 53
 _OUT = float("-inf")
+_NO_BITS = torch.empty(0, 0, dtype=torch.int32)
+_COLDEST = 1e300  # 1 / temperature: an infinity times 0 would be no number
+
+
+class Sampler(Protocol):
+    """Chooses tokens and says how likely they are; nothing of a room is changed."""
+
+    def choose(self, logits: torch.Tensor, rooms: Several[RoomState]) -> list[TokenOut | str]:
+        """Return the next token of each room, or why there is none.
+
+        Args:
+            logits: raw, fp32 ``[rooms, vocabulary]``; not changed.
+            rooms: in the same order.
+        """
+
+    def judge(
+        self, logits: torch.Tensor, tokens: Several[int], tops: Several[int]
+    ) -> list[TokenOut]:
+        """Return each token with its raw log-probability and those of so many of the likeliest."""
+
+
+class TorchSampler:
+    """The sampler on any device, by torch."""
+
+    def choose(self, logits: torch.Tensor, rooms: Several[RoomState]) -> list[TokenOut | str]:
+        """Return the next token of each room, or why there is none."""
+        return told(logits, choose(logits, rooms), rooms)
+
+    def judge(
+        self, logits: torch.Tensor, tokens: Several[int], tops: Several[int]
+    ) -> list[TokenOut]:
+        """Return each token with its raw log-probability and those of so many of the likeliest."""
+        return token_logprobs(logits, tokens, tops)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What was chosen for a room, or (``error``) why nothing could be.
+class Allowed:
+    """What grammars allow.
 
     Attributes:
-        logs: log-probabilities of what was drawn from, ``[tokens]``; for rooms that want them.
-        ids: the tokens of ``logs``; None: all of the vocabulary.
+        bits: int32 ``[rooms with a grammar, ceil(vocabulary / 32)]`` on the CPU.
+        places: the row of ``bits`` of each room whose grammar could say; by its place in the batch.
+        errors: why it could not, by the same.
     """
 
-    token: int = -1
-    error: str = ""
-    logs: torch.Tensor | None = None
-    ids: torch.Tensor | None = None
+    bits: torch.Tensor
+    places: dict[int, int]
+    errors: dict[int, str]
 
 
 def choose(logits: torch.Tensor, states: Several[RoomState]) -> list[Choice]:
@@ -91,8 +131,7 @@ def is_plain(state: RoomState) -> bool:
     sampling = state.asked.sampling
     return (
         sampling.temperature == 0
-        and state.seen is None
-        and state.counts is None
+        and state.said is None
         and state.bias is None
         and state.walk is None
         and len(state.output) >= sampling.min_tokens
@@ -114,9 +153,11 @@ def _is_told(state: RoomState) -> bool:
 
 def _choose(scores: torch.Tensor, states: Several[RoomState]) -> list[Choice]:
     """Return the choices of rooms that are not plain; ``scores`` is used up."""
-    errors = _shape(scores, states)
-    left = (scores.amax(dim=-1) > _OUT).tolist()
-    errors = [why or ("" if any_ else NO_TOKEN) for why, any_ in zip(errors, left, strict=True)]
+    guided = _shape(scores, states)
+    errors = [
+        guided.errors.get(row) or _fault(largest)
+        for row, largest in enumerate(scores.amax(dim=-1).tolist())
+    ]
     groups: dict[str, list[int]] = {}
     for row, (state, error) in enumerate(zip(states, errors, strict=True)):
         groups.setdefault("" if error else _kind(state, scores.shape[1]), []).append(row)
@@ -139,62 +180,103 @@ def _kind(state: RoomState, vocabulary: int) -> str:
     return "few" if 0 < sampling.top_k <= min(FEW, vocabulary) else "all"
 
 
+def _fault(largest: float) -> str:
+    if largest == _OUT:
+        return NO_TOKEN
+    return "" if abs(largest) < float("inf") else NOT_FINITE
+
+
 # --- steps 1 to 5 --------------------------------------------------------------------------------
 
 
-def _shape(scores: torch.Tensor, states: Several[RoomState]) -> list[str]:
-    """Bring penalties, biases, grammars and ends into the scores; returns errors by room."""
-    for row, state in enumerate(states):
-        _penalise(scores[row], state)
-    errors = [""] * len(states)
-    guided = [row for row, state in enumerate(states) if state.walk is not None]
-    if guided:
-        _guide(scores, states, guided, errors)
-    for row, state in enumerate(states):
-        if state.walk is None:
-            _hold_ends_back(scores[row], state)
-    return errors
-
-
-def _penalise(scores: torch.Tensor, state: RoomState) -> None:
-    sampling = state.asked.sampling
-    if state.seen is not None:
-        penalty = sampling.repetition_penalty
-        lowered = torch.where(scores > 0, scores / penalty, scores * penalty)
-        torch.where(state.seen, lowered, scores, out=scores)
-    if state.counts is not None:
-        scores -= sampling.frequency_penalty * state.counts
-        scores -= sampling.presence_penalty * (state.counts > 0)
-    if state.bias is not None:
-        tokens, values = state.bias
-        scores.index_add_(0, tokens, values)
-
-
-def _guide(
-    scores: torch.Tensor, states: Several[RoomState], rows: list[int], errors: list[str]
-) -> None:
-    vocabulary = scores.shape[1]
-    bits = new_bits(len(rows), vocabulary)
+def allowed(states: Several[RoomState], vocabulary: int) -> Allowed:
+    """Return what the rooms' grammars allow, ends that come too early taken out."""
+    rows = [row for row, state in enumerate(states) if state.walk is not None]
+    found = Allowed(new_bits(len(rows), vocabulary) if rows else _NO_BITS, {}, {})
     for place, row in enumerate(rows):
         state = states[row]
         assert state.walk is not None
         try:
-            state.walk.allow(bits, place)
+            state.walk.allow(found.bits, place)
         except (BadGrammar, RuntimeError) as error:
-            errors[row] = str(error)
+            found.errors[row] = str(error)
             continue
+        found.places[row] = place
         if _ends_are_early(state) or state.asked.sampling.ignore_eos:
-            hold_back(bits[place], [end for end in state.ends if end < vocabulary])
-    where = torch.tensor(rows, device=scores.device)
-    scores[where] = scores[where].masked_fill(forbidden(bits.to(scores.device), vocabulary), _OUT)
+            hold_back(found.bits[place], [end for end in state.ends if end < vocabulary])
+    return found
 
 
-def _hold_ends_back(scores: torch.Tensor, state: RoomState) -> None:
-    if not _ends_are_early(state):
+def ends_to_hold_back(state: RoomState, vocabulary: int) -> list[int]:
+    """Return the tokens that may not end a text yet, of a room without a grammar."""
+    if state.walk is not None or not _ends_are_early(state):
+        return []
+    ends = [token for token in state.ends if token < vocabulary]
+    return ends if len(ends) < vocabulary else []
+
+
+def _shape(scores: torch.Tensor, states: Several[RoomState]) -> Allowed:
+    """Bring penalties, biases, grammars and ends into the scores; returns what grammars said."""
+    vocabulary = scores.shape[1]
+    _penalise(scores, states)
+    _add_biases(scores, states)
+    guided = allowed(states, vocabulary)
+    if guided.places:
+        where = torch.tensor(list(guided.places), device=scores.device)
+        bits = guided.bits[list(guided.places.values())].to(scores.device)
+        scores[where] = scores[where].masked_fill(forbidden(bits, vocabulary), _OUT)
+    out = [
+        (row, token)
+        for row, state in enumerate(states)
+        for token in ends_to_hold_back(state, vocabulary)
+    ]
+    if out:
+        rows, tokens = torch.tensor(out, device=scores.device).unbind(1)
+        scores[rows, tokens] = _OUT
+    return guided
+
+
+def _penalise(scores: torch.Tensor, states: Several[RoomState]) -> None:
+    """Lower what was said, in all rooms at once; products of two fp32 are exact in fp64."""
+    found = [(row, state, state.said) for row, state in enumerate(states) if state.said]
+    if not any(said.tokens for _, _, said in found):
         return
-    ends = [token for token in state.ends if token < len(scores)]
-    if ends and len(ends) < len(scores):
-        scores.index_fill_(0, torch.tensor(ends, device=scores.device), _OUT)
+    tokens, counts = array("i"), array("i")
+    for _, _, said in found:
+        tokens.extend(said.tokens)
+        counts.extend(said.counts)
+    asked = [state.asked.sampling for _, state, _ in found]
+    sizes = torch.tensor([len(said.tokens) for _, _, said in found])
+    # [said tokens of all rooms], each with what its room asked for
+    rows = torch.tensor([row for row, _, _ in found]).repeat_interleave(sizes).to(scores.device)
+    repetition, frequency, presence = (
+        torch.tensor(values).double().repeat_interleave(sizes).to(scores.device)
+        for values in (
+            [one.repetition_penalty for one in asked],
+            [one.frequency_penalty for one in asked],
+            [one.presence_penalty for one in asked],
+        )
+    )
+    ids = torch.frombuffer(tokens, dtype=torch.int32).long().to(scores.device)
+    often = torch.frombuffer(counts, dtype=torch.int32).to(scores.device)
+    own = scores[rows, ids].double()
+    own = torch.where(own > 0, own / repetition, own * repetition)
+    own = own - frequency * often - presence * (often > 0)
+    scores[rows, ids] = own.float()
+
+
+def _add_biases(scores: torch.Tensor, states: Several[RoomState]) -> None:
+    found = [(row, *state.bias) for row, state in enumerate(states) if state.bias]
+    if not found:
+        return
+    rows, tokens, values = [], array("i"), array("f")
+    for row, own, biases in found:
+        rows += [row] * len(own)
+        tokens.extend(own)
+        values.extend(biases)
+    where = torch.tensor(rows, device=scores.device)
+    ids = torch.frombuffer(tokens, dtype=torch.int32).long().to(scores.device)
+    scores[where, ids] += torch.frombuffer(values, dtype=torch.float32).to(scores.device)
 
 
 def _ends_are_early(state: RoomState) -> bool:
@@ -207,91 +289,92 @@ def _ends_are_early(state: RoomState) -> bool:
 def _best(scores: torch.Tensor, states: Several[RoomState]) -> list[Choice]:
     tokens = scores.argmax(dim=-1).tolist()
     return [
-        Choice(token, logs=row.log_softmax(dim=-1) if _is_told(state) else None)
+        Choice(token, logs=row.double().log_softmax(dim=-1) if _is_told(state) else None)
         for token, row, state in zip(tokens, scores, states, strict=True)
     ]
 
 
 def _draw_from_few(scores: torch.Tensor, states: Several[RoomState]) -> list[Choice]:
     """Draw for rooms with a small ``top_k``."""
-    top_k = _column(scores, [state.asked.sampling.top_k for state in states])
-    values, ids = _likeliest(scores, max(state.asked.sampling.top_k for state in states))
+    top_k, top_p, min_p = _columns(
+        scores,
+        [
+            (asked.top_k, asked.top_p, asked.min_p)
+            for asked in (state.asked.sampling for state in states)
+        ],
+    )
+    values, ids = likeliest(scores, max(state.asked.sampling.top_k for state in states))
     places = torch.arange(values.shape[1], device=scores.device)
     values = values.double().masked_fill(places >= top_k, _OUT)
-    weights = ((values - values[:, :1]) / _temperatures(scores, states)).softmax(dim=-1)
-    top_p = _column(scores, [state.asked.sampling.top_p for state in states])
-    min_p = _column(scores, [state.asked.sampling.min_p for state in states])
-    sums = weights.cumsum(dim=-1)
-    reached = (sums - weights >= top_p * sums[:, -1:]) & (top_p < 1)
+    weights = _weights(values, values[:, :1], states)
+    before = _sums_before(weights)
+    reached = (before >= top_p * (before[:, -1:] + weights[:, -1:])) & (top_p < 1)
     reached[:, 0] = False
-    weights = weights.masked_fill(reached | (weights < min_p * weights[:, :1]), 0.0)
+    weights = weights.masked_fill(reached | (weights < min_p), 0.0)
     ids, order = ids.sort(dim=-1)
     return _draw(weights.gather(1, order), states, ids)
 
 
-def _likeliest(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the largest scores, largest first, lowest ids first among equals, with their ids."""
-    values, ids = scores.topk(count, dim=-1)
-    ids, order = ids.sort(dim=-1)
-    values, order = values.gather(1, order).sort(dim=-1, descending=True, stable=True)
-    ids = ids.gather(1, order)
-    # topk may have taken any of those that equal the last one.
-    last = values[:, -1:]
-    torn = ((scores >= last).sum(dim=-1) > count) & (last.squeeze(1) > _OUT)
-    for row in torn.nonzero().flatten().tolist():
-        some = (scores[row] >= last[row]).nonzero().flatten()  # in order of their ids
-        ordered, places = scores[row, some].sort(descending=True, stable=True)
-        values[row], ids[row] = ordered[:count], some[places[:count]]
-    return values, ids
-
-
 def _draw_from_all(scores: torch.Tensor, states: Several[RoomState]) -> list[Choice]:
     """Draw for rooms whose choice is not limited, or by ``top_p`` and ``min_p`` only."""
-    for row, state in enumerate(states):
-        if FEW < state.asked.sampling.top_k < scores.shape[1]:
-            ids = _likeliest(scores[row : row + 1], state.asked.sampling.top_k)[1][0]
-            kept = torch.full_like(scores[row], _OUT)
-            kept[ids] = scores[row, ids]
-            scores[row] = kept
-    largest = scores.amax(dim=-1, keepdim=True)
-    # The largest is subtracted first, so that a temperature near 0 cannot overflow.
-    weights = ((scores - largest) / _temperatures(scores, states).float()).softmax(dim=-1)
-    for row, state in enumerate(states):
-        if state.asked.sampling.top_p < 1:
-            _keep_nucleus(weights[row], state.asked.sampling.top_p)
-    if any(state.asked.sampling.min_p > 0 for state in states):
-        min_p = _column(scores, [state.asked.sampling.min_p for state in states])
-        weights.masked_fill_(weights < min_p * weights.amax(dim=-1, keepdim=True), 0.0)
+    asked = [state.asked.sampling for state in states]
+    for row, one in enumerate(asked):
+        if FEW < one.top_k < scores.shape[1]:
+            values, ids = likeliest(scores[row : row + 1], one.top_k)
+            scores[row] = _OUT
+            scores[row, ids[0]] = values[0]
+    weights = _weights(scores, scores.amax(dim=-1, keepdim=True), states)
+    for row, one in enumerate(asked):
+        if one.top_p < 1:
+            _keep_nucleus(scores[row], weights[row], one.top_p)
+    if any(one.min_p > 0 for one in asked):
+        (min_p,) = _columns(scores, [(one.min_p,) for one in asked])
+        weights.masked_fill_(weights < min_p, 0.0)
     return _draw(weights, states, None)
 
 
-def _keep_nucleus(weights: torch.Tensor, top_p: float) -> None:
-    """Zero the weights, ``[vocabulary]``, that ``top_p`` leaves out."""
-    wanted = top_p * weights.cumsum(0, dtype=torch.float64)[-1]
-    for count in (*_CANDIDATES, len(weights)):
-        likeliest = weights.topk(min(count, len(weights)))[0]
-        sums = likeliest.cumsum(0, dtype=torch.float64)
-        if count >= len(weights) or sums[-1] >= wanted:
+def _keep_nucleus(scores: torch.Tensor, weights: torch.Tensor, top_p: float) -> None:
+    """Zero the weights, both ``[vocabulary]``, that ``top_p`` leaves out."""
+    wanted = top_p * weights.sum()
+    for least in _HEAVY:
+        ids = (weights >= least).nonzero().flatten()  # ascending
+        heavy = weights[ids]
+        if least == 0 or heavy.sum() >= wanted:
             break
-    kept = max(1, int((sums - likeliest < wanted).sum()))
-    least = likeliest[kept - 1]
-    equal = weights == least
-    excess = int((weights >= least).sum()) - kept
-    out = weights < least
-    if excess:
-        out |= equal & (equal.cumsum(0) > int(equal.sum()) - excess)
-    weights.masked_fill_(out, 0.0)
+    order = scores[ids].sort(descending=True, stable=True)[1]
+    before = _sums_before(heavy[order].unsqueeze(0))
+    kept = order[: max(1, int((before < wanted).sum()))]
+    weights.zero_()
+    weights[ids[kept]] = heavy[kept]
+
+
+def _weights(
+    scores: torch.Tensor, largest: torch.Tensor, states: Several[RoomState]
+) -> torch.Tensor:
+    """Return the weights of scores, fp64 of the same shape; the largest weighs 1."""
+    asked = [state.asked.sampling.temperature for state in states]
+    (inverse,) = _columns(
+        scores, [(min(1 / one, _COLDEST) if one > 0 else _COLDEST,) for one in asked]
+    )
+    return scores.sub(largest.double()).mul_(inverse).exp_()
+
+
+def _sums_before(weights: torch.Tensor) -> torch.Tensor:
+    """Return for each weight the sum of those before it in its row."""
+    sums = torch.zeros_like(weights)
+    torch.cumsum(weights[:, :-1], dim=-1, out=sums[:, 1:])
+    return sums
 
 
 def _draw(
     weights: torch.Tensor, states: Several[RoomState], ids: torch.Tensor | None
 ) -> list[Choice]:
     """Draw from weights ``[rooms, tokens]`` in order of their ids; ``ids`` None: they are all."""
-    shares = [uniform(state.asked.sampling.seed, len(state.output)) for state in states]
-    sums = weights.cumsum(dim=-1, dtype=torch.float64)
+    shares = [(uniform(state.asked.sampling.seed, len(state.output)),) for state in states]
+    sums = weights.cumsum(dim=-1)
     total = sums[:, -1:].contiguous()
     # right: a weight of 0 is never hit, not even by a share of exactly 0.
-    places = torch.searchsorted(sums, _column(weights, shares) * total, right=True)
+    places = torch.searchsorted(sums, _columns(weights, shares)[0] * total, right=True)
     # The product may round up to the whole sum: then the last token that weighs anything.
     places = places.minimum(torch.searchsorted(sums, total))
     tokens = (places if ids is None else ids.gather(1, places)).flatten().tolist()
@@ -300,15 +383,12 @@ def _draw(
         if not _is_told(state):
             choices.append(Choice(token))
             continue
-        logs = (weights[row] / total[row]).log()
+        logs = weights[row].log() - total[row].log()
         choices.append(Choice(token, logs=logs, ids=None if ids is None else ids[row]))
     return choices
 
 
-def _temperatures(like: torch.Tensor, states: Several[RoomState]) -> torch.Tensor:
-    return _column(like, [state.asked.sampling.temperature for state in states])
-
-
-def _column(like: torch.Tensor, values: Several[float]) -> torch.Tensor:
-    """Return numbers by room, fp64 ``[rooms, 1]``."""
-    return torch.tensor(values, dtype=torch.float64, device=like.device).unsqueeze(1)
+def _columns(like: torch.Tensor, rows: Several[tuple[float, ...]]) -> list[torch.Tensor]:
+    """Return numbers by room, fp64 ``[rooms, 1]`` each."""
+    table = torch.tensor(rows, dtype=torch.float64, device=like.device)
+    return [column.contiguous().unsqueeze(1) for column in table.unbind(1)]

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from daemons.cluster.models import model_directory
 from daemons.decode.config import DecodeConfig
@@ -32,9 +33,9 @@ from daemons.decode.scheduler import Scheduler
 from daemons.engine.bench import Spent, timed_model
 from daemons.engine.config import EngineConfig
 from daemons.engine.engine import Engine
-from daemons.engine.step import Begin, End, Item, Keep, Kept, Result, Run
+from daemons.engine.step import Begin, End, Item, Keep, Kept, Prepare, Result, Run
 from daemons.engine.step import Sequence as Room
-from daemons.protocol.generate import Grammar, Outputs, Sampling, Submit
+from daemons.protocol.generate import Distribution, Grammar, GrammarKind, Outputs, Sampling, Submit
 from daemons.protocol.ids import RoomKey
 from daemons.rank.forward_lane import ForwardLane
 from daemons.runtime.commands import Tell
@@ -46,9 +47,27 @@ PAGE_SIZE = 16
 PROMPT = 128  # tokens
 WARM_STEPS = 5
 PARTS = ("core", "wait", "engine")
+SAMPLED = Sampling(temperature=0.8, top_k=40, top_p=0.95, seed=1, ignore_eos=True)
 KINDS = {  # what the rooms ask for
     "greedy": Sampling(temperature=0.0, ignore_eos=True),
-    "sampled": Sampling(temperature=0.8, top_k=40, top_p=0.95, seed=1, ignore_eos=True),
+    "sampled": SAMPLED,
+    "nucleus": replace(SAMPLED, top_k=-1),
+    "all": replace(SAMPLED, top_k=-1, top_p=1.0),
+    "min_p": replace(SAMPLED, top_k=-1, top_p=1.0, min_p=0.05),
+    "penalties": replace(
+        SAMPLED,
+        repetition_penalty=1.1,
+        frequency_penalty=0.2,
+        presence_penalty=0.1,
+        logit_bias=((11, -5.0), (12, 1.0)),
+        min_tokens=1 << 20,
+        stop_token_ids=(2,),
+    ),
+    "logs5": replace(SAMPLED, logprobs=5),
+    "logs20": replace(SAMPLED, logprobs=20),
+    "drawn20": replace(SAMPLED, logprobs=20, logprobs_of=Distribution.SAMPLED),
+    "grammar": replace(SAMPLED, grammar=Grammar(GrammarKind.REGEX, r"[a-z ]+"), eos_token_ids=(2,)),
+    "mixed": SAMPLED,  # one room; the others are greedy
 }
 
 
@@ -104,14 +123,15 @@ def measured(engine: Engine, config: EngineConfig, kind: str, rooms: int, steps:
 
         def take(event: object) -> None:
             for command in core.handle(event, 0.0):  # type: ignore[arg-type]
-                if isinstance(command, Begin | Run | End):
+                if isinstance(command, Begin | Run | End | Prepare):
                     lane.execute(command)
                 elif isinstance(command, Tell):
                     encode(Outputs(command.outputs))
 
         most = rooms + WARM_STEPS + steps
         for room in range(1, rooms + 1):
-            sampling = msgspec.structs.replace(KINDS[kind], max_tokens=most + 8)
+            own = "greedy" if kind == "mixed" and room > 1 else kind
+            sampling = replace(KINDS[own], max_tokens=most + 8)
             prompt = tuple((room * 31 + place * 7) % 1000 + 10 for place in range(PROMPT))
             take(Submitted(Submit(room, 1, prompt, sampling, D.instance, 1e6)))
         first = None  # step of which all rooms are a part
@@ -154,7 +174,7 @@ def of_rounds(rounds: list[dict[str, Any]]) -> dict[str, Any]:
 def show(row: dict[str, Any]) -> None:
     parts = " + ".join(f"{part} {row[f'{part}_us']:.0f}" for part in PARTS)
     print(
-        f"{row['kind']:<8}{row['rooms']:>3} rooms: {parts} = {row['added_us']:.0f} us a step, "
+        f"{row['kind']:<10}{row['rooms']:>3} rooms: {parts} = {row['added_us']:.0f} us a step, "
         f"{row['share']:.1%} of a forward of {row['shortest_us']:.0f} us"
         f" (median {row['forward_us']:.0f})",
         flush=True,
@@ -173,7 +193,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--kernels", default="auto", choices=["auto", "native", "torch"])
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rooms", type=numbers, default=[1, 8, 32])
-    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--kinds", default=",".join(KINDS), help="(%(default)s)")
     parser.add_argument("--steps-ahead", type=int, default=1, choices=[0, 1])
     parser.add_argument("--steps", type=int, default=40, help="of each round")
     parser.add_argument("--rounds", type=int, default=3)

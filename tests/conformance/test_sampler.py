@@ -15,7 +15,6 @@ from daemons.protocol.ids import RoomKey
 from tests.support.devices import EACH_DEVICE, Where, device
 
 ROOMS = 64
-CPU = torch.device("cpu")
 PROMPT, OUTPUT = (5, 6, 7, 7), (7, 9)
 WAYS: dict[str, dict[str, Any]] = {
     "largest": {"temperature": 0.0},
@@ -37,12 +36,11 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def rooms(way: str, vocabulary: int, place: torch.device) -> list[RoomState]:
+def rooms(way: str, vocabulary: int) -> list[RoomState]:
     return [
         begin_room(
             Sequence(RoomKey(room, 1), Sampling(seed=room, **WAYS[way]), PROMPT, OUTPUT),
             vocabulary,
-            device=place,
         )
         for room in range(1, ROOMS + 1)
     ]
@@ -55,8 +53,8 @@ def rooms(way: str, vocabulary: int, place: torch.device) -> list[RoomState]:
 def test_a_draw_is_the_same_on_every_device(way: str, vocabulary: int, where: Where) -> None:
     draw = torch.Generator().manual_seed(vocabulary)
     logits = 3 * torch.randn(ROOMS, vocabulary, generator=draw)
-    wanted = choose(logits, rooms(way, vocabulary, CPU))
-    found = choose(logits.to(device(where)), rooms(way, vocabulary, device(where)))
+    wanted = choose(logits, rooms(way, vocabulary))
+    found = choose(logits.to(device(where)), rooms(way, vocabulary))
     assert [choice.token for choice in found] == [choice.token for choice in wanted]
     assert len({choice.token for choice in wanted}) > 1
 
@@ -67,10 +65,10 @@ def test_rooms_of_all_ways_in_one_batch_draw_as_each_does_alone(where: Where) ->
     draw = torch.Generator().manual_seed(1)
     logits = 3 * torch.randn(len(WAYS), 5000, generator=draw)
     alone = [
-        choose(row.unsqueeze(0), rooms(way, 5000, CPU)[:1])[0]
+        choose(row.unsqueeze(0), rooms(way, 5000)[:1])[0]
         for row, way in zip(logits, WAYS, strict=True)
     ]
-    together = [rooms(way, 5000, device(where))[0] for way in WAYS]
+    together = [rooms(way, 5000)[0] for way in WAYS]
     found = choose(logits.to(device(where)), together)
     assert [choice.token for choice in found] == [choice.token for choice in alone]
 
@@ -80,5 +78,5 @@ def test_rooms_of_all_ways_in_one_batch_draw_as_each_does_alone(where: Where) ->
 def test_logits_that_are_not_finite_end_their_room_alone(where: Where) -> None:
     logits = torch.randn(3, 320).to(device(where))
     logits[1, 7] = float("nan")
-    found = choose(logits, rooms("plain", 320, device(where))[:3])
+    found = choose(logits, rooms("plain", 320)[:3])
     assert [bool(choice.error) for choice in found] == [False, True, False]

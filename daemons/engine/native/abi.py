@@ -1,7 +1,7 @@
 """The kernels' C interface in Python's words: structs field by field, functions, and their life.
 
-A struct here is the one of the same name in ``decoder.h`` or ``attention.h``; sizes are compared
-when the library is opened.
+A struct here is the one of the same name in ``decoder.h``, ``attention.h`` or ``sample.h``; sizes
+are compared when the library is opened.
 """
 
 from __future__ import annotations
@@ -96,6 +96,44 @@ class Model(c.Structure):
     ]
 
 
+class Wish(c.Structure):
+    """What a room wants of its row of logits; None and 0 where it wants nothing."""
+
+    _fields_ = [
+        ("said", c.c_void_p),
+        ("counts", c.c_void_p),
+        ("biased", c.c_void_p),
+        ("biases", c.c_void_p),
+        ("allowed", c.c_void_p),
+        ("ends", c.c_void_p),
+        ("temperature", c.c_double),
+        ("top_p", c.c_double),
+        ("min_p", c.c_double),
+        ("share", c.c_double),
+        ("repetition", c.c_float),
+        ("frequency", c.c_float),
+        ("presence", c.c_float),
+        ("said_count", c.c_int32),
+        ("biased_count", c.c_int32),
+        ("ends_count", c.c_int32),
+        ("top_k", c.c_int32),
+        ("token", c.c_int32),  # -1: to be chosen
+        ("logs", c.c_int32),
+        ("tops", c.c_int32),
+    ]
+
+
+class Drawn(c.Structure):
+    """What a room got."""
+
+    _fields_ = [
+        ("log", c.c_double),
+        ("token", c.c_int32),
+        ("fault", c.c_int32),
+        ("tops", c.c_int32),
+    ]
+
+
 _ADDRESS, _INT, _LONG = c.c_void_p, c.c_int32, c.c_int64
 # name -> (result, arguments)
 _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
@@ -103,6 +141,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "pd_model_bytes": (_INT, []),
     "pd_cache_bytes": (_INT, []),
     "pd_batch_bytes": (_INT, []),
+    "pd_wish_bytes": (_INT, []),
     "pd_team_new": (_ADDRESS, [_INT, _ADDRESS]),
     "pd_team_free": (None, [_ADDRESS]),
     "pd_read": (c.c_uint32, [_ADDRESS, _ADDRESS, _LONG, _INT]),
@@ -112,12 +151,15 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "pd_rounded_new": (_ADDRESS, [_INT, _INT, *[_ADDRESS] * 4, _INT, _INT, _INT]),
     "pd_matrix_free": (None, [_ADDRESS]),
     "pd_forward": (c.c_char_p, [_ADDRESS] * 6),
-    "pd_logits": (c.c_char_p, [_ADDRESS] * 4 + [_INT, _ADDRESS]),
+    "pd_logits": (c.c_char_p, [_ADDRESS] * 5 + [_INT, _ADDRESS]),
     "pd_likeliest": (c.c_char_p, [_ADDRESS] * 5 + [_INT, _ADDRESS]),
     "pd_attend": (
         c.c_char_p,
         [_ADDRESS] * 5 + [_INT, _INT, _ADDRESS, _LONG, _ADDRESS, _LONG, _ADDRESS],
     ),
+    "pd_sampler_new": (_ADDRESS, [_INT, _INT]),
+    "pd_sampler_free": (None, [_ADDRESS]),
+    "pd_sample": (None, [_ADDRESS] * 3 + [_INT, _ADDRESS, _ADDRESS, _INT, _ADDRESS, _ADDRESS]),
 }
 
 
@@ -137,7 +179,7 @@ class Library:
                 function.restype, function.argtypes = result, arguments
         except (OSError, AttributeError) as error:
             raise OperatorError(f"cannot load the kernels: {error}", f"remove {path}") from error
-        structs = {"layer": Layer, "model": Model, "cache": Cache, "batch": Batch}
+        structs = {"layer": Layer, "model": Model, "cache": Cache, "batch": Batch, "wish": Wish}
         found = {name: getattr(self.calls, f"pd_{name}_bytes")() for name in structs}
         if found != {name: c.sizeof(struct) for name, struct in structs.items()}:
             raise OperatorError(f"{path} is of another version", "remove it")

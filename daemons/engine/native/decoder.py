@@ -46,7 +46,8 @@ class NativeDecoder:
     _team: abi.Team
     _model: abi.Model
     _store: _Store
-    _stream: torch.Tensor  # of likeliest, kept from one step to the next
+    _stream: torch.Tensor  # of likeliest and scores, kept from one step to the next
+    _scores: torch.Tensor  # the same
 
     @property
     def spec(self) -> Spec:
@@ -66,11 +67,7 @@ class NativeDecoder:
         The lowest id among equals; -1 where a logit is a NaN or the largest is not finite. They are
         what :meth:`hidden` and :meth:`logits` lead to, without either in memory.
         """
-        assert isinstance(attend, NativeAttention)
-        if len(self._stream) < attend.batch.tokens:
-            self._stream = torch.empty(attend.batch.tokens, self.decoder_spec.hidden_size)
-        stream = self._stream.data_ptr()
-        self._forward(attend, stream)
+        stream = self._kept_forward(attend)
         tokens = array("i", rows)
         fault = self._team.library.calls.pd_likeliest(
             c.byref(self._model),
@@ -83,6 +80,35 @@ class NativeDecoder:
         )
         abi.checked(fault)
         return tokens
+
+    def scores(self, attend: Attend, rows: array[int]) -> torch.Tensor:
+        """Run a forward and return the raw logits of some of its rows, fp32 ``[rows, vocabulary]``.
+
+        They are what :meth:`hidden` and :meth:`logits` lead to, and hold until the next call.
+        """
+        stream = self._kept_forward(attend)
+        if len(self._scores) != len(rows):
+            self._scores = torch.empty(len(rows), self.spec.vocab_size)
+        fault = self._team.library.calls.pd_logits(
+            c.byref(self._model),
+            self._team.address,
+            self._team.space,
+            stream,
+            rows.buffer_info()[0],
+            len(rows),
+            self._scores.data_ptr(),
+        )
+        abi.checked(fault)
+        return self._scores
+
+    def _kept_forward(self, attend: Attend) -> int:
+        """Run a forward; returns the address of what it leaves."""
+        assert isinstance(attend, NativeAttention)
+        if len(self._stream) < attend.batch.tokens:
+            self._stream = torch.empty(attend.batch.tokens, self.decoder_spec.hidden_size)
+        stream = self._stream.data_ptr()
+        self._forward(attend, stream)
+        return stream
 
     def _forward(self, attend: NativeAttention, stream: int) -> None:
         fault = self._team.library.calls.pd_forward(
@@ -104,6 +130,7 @@ class NativeDecoder:
             self._team.address,
             self._team.space,
             rows.data_ptr(),
+            None,
             len(rows),
             logits.data_ptr(),
         )
@@ -156,6 +183,7 @@ def build(
             logits_softcap=spec.logits_softcap or 0.0,
         ),
         store,
+        torch.empty(0),
         torch.empty(0),
     )
 

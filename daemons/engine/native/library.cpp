@@ -6,6 +6,7 @@
 
 #include "decoder.h"
 #include "reading.h"
+#include "sample.h"
 
 using namespace pd;
 
@@ -21,9 +22,9 @@ const char* forward(const Model& model, Team& team, Workspace& space, const Batc
 }
 
 template <class T>
-const char* logits(const Model& model, Team& team, Workspace& space, const float* stream, int count,
-                   float* to) {
-    Logits<T> all{{model, space, stream, nullptr, count}, to};
+const char* logits(const Model& model, Team& team, Workspace& space, const float* stream,
+                   const int32_t* rows, int count, float* to) {
+    Logits<T> all{{model, space, stream, rows, count}, to};
     if (!all.head.prepare()) return "no memory for logits";
     team.run(Logits<T>::work, &all);
     return nullptr;
@@ -112,6 +113,7 @@ int32_t pd_layer_bytes() { return sizeof(Layer); }
 int32_t pd_model_bytes() { return sizeof(Model); }
 int32_t pd_cache_bytes() { return sizeof(Cache); }
 int32_t pd_batch_bytes() { return sizeof(Batch); }
+int32_t pd_wish_bytes() { return sizeof(Wish); }
 
 Team* pd_team_new(int32_t members, const int32_t* cores) {
     try {
@@ -156,10 +158,10 @@ const char* pd_forward(const Model* model, Team* team, Workspace* space, const B
                           : forward<float>(*model, *team, *space, *batch, caches, stream);
 }
 
-const char* pd_logits(const Model* model, Team* team, Workspace* space, const float* rows,
-                      int32_t count, float* to) {
-    return model->is_bf16 ? logits<Bf16>(*model, *team, *space, rows, count, to)
-                          : logits<float>(*model, *team, *space, rows, count, to);
+const char* pd_logits(const Model* model, Team* team, Workspace* space, const float* stream,
+                      const int32_t* rows, int32_t count, float* to) {
+    return model->is_bf16 ? logits<Bf16>(*model, *team, *space, stream, rows, count, to)
+                          : logits<float>(*model, *team, *space, stream, rows, count, to);
 }
 
 const char* pd_likeliest(const Model* model, Team* team, Workspace* space, const float* stream,
@@ -174,5 +176,21 @@ const char* pd_attend(Team* team, Workspace* space, const Batch* batch, const Ca
                       int64_t query_stride, const void* kv, int64_t kv_stride, void* mixed) {
     auto run = is_bf16 ? attend<Bf16> : attend<float>;
     return run(*team, *space, *batch, *cache, *rule, group, query, query_stride, kv, kv_stride, mixed);
+}
+
+Sampler* pd_sampler_new(int32_t members, int32_t vocabulary) {
+    try {
+        return new Sampler(members, vocabulary);
+    } catch (...) {
+        return nullptr;
+    }
+}
+void pd_sampler_free(Sampler* sampler) { delete sampler; }
+
+void pd_sample(Team* team, Sampler* sampler, const float* logits, int32_t rows, const Wish* wishes,
+               Drawn* drawn, int32_t widest, int32_t* names, double* values) {
+    Sampling all{*sampler, logits, rows, widest, wishes, drawn, names, values};
+    if (rows == 1) return all.choose(0, 0);  // waking the others takes longer
+    team->run(Sampling::work, &all);
 }
 }

@@ -211,7 +211,7 @@ def test_a_room_that_may_choose_nothing_fails_alone() -> None:
     logits[:, 1] = 0.0
     forced = room(logit_bias=((1, -100.0),))
     assert forced.bias is not None
-    forced.bias[1].fill_(float("-inf"))
+    forced.bias[1][0] = float("-inf")
     assert [choice.error for choice in choose(logits, [forced, room()])] == [NO_TOKEN, ""]
 
 

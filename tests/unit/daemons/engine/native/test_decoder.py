@@ -265,7 +265,7 @@ def test_a_rounded_matrix_is_the_plain_one_of_its_expanded_weight(
         facts.head, facts.vocabulary = head, 86
         logits = torch.empty(33, 86)
         fault = team(2).library.calls.pd_logits(
-            c.byref(facts), team(2).address, team(2).space, rows.data_ptr(), 33,
+            c.byref(facts), team(2).address, team(2).space, rows.data_ptr(), None, 33,
             logits.data_ptr(),
         )  # fmt: skip
         abi.checked(fault)
