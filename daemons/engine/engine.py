@@ -301,83 +301,39 @@ class Engine:
         batch = Batch(items, tables, self.page_size, self._place.device, self.progress, windows)
         if self._likeliest is not None and all(map(takes_largest, items, states)):
             return self._run_greedily(self._likeliest, batch, states)
-        if self._scores is not None and not any(
-            state.asked.sampling.prompt_logprobs is not None for state in states
-        ):
+        is_judged = any(state.asked.sampling.prompt_logprobs is not None for state in states)
+        if self._scores is not None and not is_judged:
             return self._run_sampling(self._scores, batch, states)
         return self._run_any(batch, states)
 
-    def _run_greedily(
-        self, likeliest: Likeliest, batch: Batch, states: list[RoomState]
-    ) -> list[Result]:
+    def _run_greedily(self, best: Likeliest, batch: Batch, states: list[RoomState]) -> list[Result]:
         """Run a batch that needs neither logits nor torch."""
-        sampling = [place for place, item in enumerate(batch.items) if item.samples]
-        lasts = batch.lasts
-        rows = array("i", [lasts[place] for place in sampling])
-        tokens = likeliest(self._attend(batch), rows)
-        results = [Result(item.key) for item in batch.items]
-        for place, token in zip(sampling, tokens, strict=True):
-            key = results[place].key
-            if token < 0:
-                results[place] = Result(key, error=NOT_FINITE)
-                continue
-            states[place].output.append(token)
-            results[place] = Result(key, TokenOut(token))
-        return results
+        tokens = best(self._attend(batch), _sampled_rows(batch))
+        return _results(batch, states, [TokenOut(t) if t >= 0 else NOT_FINITE for t in tokens])
 
     def _run_sampling(self, scores: Scores, batch: Batch, states: list[RoomState]) -> list[Result]:
         """Run a batch of which nothing but its next tokens is wanted."""
-        places = [place for place, item in enumerate(batch.items) if item.samples]
-        lasts = batch.lasts
-        logits = scores(self._attend(batch), array("i", [lasts[place] for place in places]))
-        rooms = [states[place] for place in places]
-        results = [Result(item.key) for item in batch.items]
-        for place, room, out in zip(
-            places, rooms, self._sampler.choose(logits, rooms), strict=True
-        ):
-            if isinstance(out, str):
-                results[place] = Result(room.asked.key, error=out)
-            else:
-                room.add(out.id)
-                results[place] = Result(room.asked.key, out)
-        return results
+        logits = scores(self._attend(batch), _sampled_rows(batch))
+        return _results(batch, states, self._sampler.choose(logits, _sampling(batch, states)))
 
     @torch.inference_mode()
     def _run_any(self, batch: Batch, states: list[RoomState]) -> list[Result]:
-        items = batch.items
         hidden = self._graphs.hidden(batch) if self._graphs is not None else None
         if hidden is None:
             hidden = self._model.hidden(batch, self._attend(batch))
-        chosen = self._sample(hidden, batch, items, states)
-        results = []
-        for item, state, span in zip(items, states, batch.spans, strict=True):
-            judged = self._judge(hidden, span, item, state)
-            out = chosen.get(item.key)
-            if isinstance(out, str):
-                results.append(Result(item.key, error=out))
-            else:
-                results.append(Result(item.key, out, judged))
+        outs: Several[TokenOut | str] = ()
+        if rooms := _sampling(batch, states):
+            rows = torch.tensor(_sampled_rows(batch), device=hidden.device)
+            outs = self._sampler.choose(self._model.logits(hidden[rows]), rooms)
+        results = _results(batch, states, outs)
+        for place, (item, state) in enumerate(zip(batch.items, states, strict=True)):
+            judged = self._judge(hidden, batch.spans[place], item, state)
+            if judged and not results[place].error:
+                results[place] = Result(item.key, results[place].token, judged)
         return results
 
     def _attend(self, batch: Batch) -> Attend:
         return self._attention(self._memory, batch)
-
-    def _sample(
-        self, hidden: torch.Tensor, batch: Batch, items: Several[Item], states: list[RoomState]
-    ) -> dict[RoomKey, TokenOut | str]:
-        """Choose a token for each item that samples, or say why none can be."""
-        places = [place for place, item in enumerate(items) if item.samples]
-        if not places:
-            return {}
-        lasts = batch.lasts
-        rows = torch.tensor([lasts[place] for place in places], device=hidden.device)
-        logits = self._model.logits(hidden[rows])
-        rooms = [states[place] for place in places]
-        outs = self._sampler.choose(logits, rooms)
-        for room, out in zip(rooms, outs, strict=True):
-            if not isinstance(out, str):
-                room.add(out.id)
-        return {room.asked.key: out for room, out in zip(rooms, outs, strict=True)}
 
     def _judge(
         self, hidden: torch.Tensor, span: Span, item: Item, state: RoomState
@@ -404,6 +360,31 @@ class Engine:
             logits = self._model.logits(rows)
             outs += self._sampler.judge(logits, tokens, [top] * len(tokens))
         return tuple(outs)
+
+
+def _sampled_rows(batch: Batch) -> array[int]:
+    """Return the rows after which a token is chosen."""
+    pairs = zip(batch.items, batch.lasts, strict=True)
+    return array("i", [row for item, row in pairs if item.samples])
+
+
+def _sampling(batch: Batch, states: list[RoomState]) -> list[RoomState]:
+    """Return the rooms for which a token is chosen."""
+    return [state for item, state in zip(batch.items, states, strict=True) if item.samples]
+
+
+def _results(batch: Batch, states: list[RoomState], outs: Several[TokenOut | str]) -> list[Result]:
+    """Return a result by item, ``outs`` for those that sample; the rooms take note of them."""
+    chosen, results = iter(outs), []
+    for item, state in zip(batch.items, states, strict=True):
+        out = next(chosen) if item.samples else None
+        if isinstance(out, str):
+            results.append(Result(item.key, error=out))
+            continue
+        if out is not None:
+            state.add(out.id)
+        results.append(Result(item.key, out))
+    return results
 
 
 def eos_token_ids(model_dir: Path) -> tuple[int, ...]:

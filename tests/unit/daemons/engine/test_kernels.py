@@ -10,11 +10,13 @@ from daemons.engine.attention import paged_attention
 from daemons.engine.config import EngineConfig
 from daemons.engine.device import Place
 from daemons.engine.engine import Engine
-from daemons.engine.kernels import choose_attention, native_team
+from daemons.engine.kernels import choose_attention, choose_sampler, native_team
 from daemons.engine.kv_cache import make_pool, memory_of
 from daemons.engine.models.decoder import Decoder
 from daemons.engine.native.decoder import NativeDecoder
+from daemons.engine.native.sampler import NativeSampler
 from daemons.engine.parts import ByParts
+from daemons.engine.sampler import TorchSampler
 from tests.support.checkpoints import checkpoint
 from tests.support.native import library, team
 
@@ -44,6 +46,11 @@ def test_attention_is_the_kernels_where_there_is_a_team_and_a_pool_that_they_kno
     assert choose_attention(memory, 2, None) == ByParts(paged_attention)
     assert choose_attention(odd, 2, team(1)) == ByParts(paged_attention)
     assert choose_attention(memory, 2, team(1)) != ByParts(paged_attention)
+
+
+def test_tokens_are_chosen_in_the_kernels_where_there_is_a_team() -> None:
+    assert isinstance(choose_sampler(None, 10), TorchSampler)
+    assert isinstance(choose_sampler(team(1), 10), NativeSampler)
 
 
 def test_an_engine_runs_the_model_in_what_it_was_told() -> None:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from daemons.engine.logprobs import drawn_logprob, token_logprobs
+from daemons.engine.logprobs import drawn_logprob, likeliest, token_logprobs
 from daemons.protocol.generate import TokenOut
 
 # Probabilities 0.5, 0.25, 0.125, 0.125.
@@ -48,3 +48,21 @@ def test_a_token_drawn_from_all_needs_no_ids() -> None:
     logs = torch.tensor([0.25, 0.75]).log()
     assert drawn_logprob(1, logs, None, 0) == TokenOut(1, float(logs[1]))
     assert drawn_logprob(0, logs, None, 1).top == ((1, float(logs[1])),)
+
+
+@pytest.mark.parametrize("size", [65, 640, 1000])
+@pytest.mark.parametrize("count", [1, 2, 40])
+def test_the_likeliest_of_many_blocks_are_those_of_a_stable_sort(size: int, count: int) -> None:
+    draw = torch.Generator().manual_seed(size)
+    scores = torch.randint(-9, 9, (20, size), generator=draw).float()  # many equals
+    values, ids = likeliest(scores, count)
+    wanted = scores.sort(dim=-1, descending=True, stable=True)
+    assert torch.equal(values, wanted[0][:, :count])
+    assert torch.equal(ids, wanted[1][:, :count])
+
+
+def test_the_lowest_ids_are_named_among_equals_and_none_that_cannot_be() -> None:
+    logits = torch.tensor([[1.0, float("-inf"), 2.0, 2.0, 1.0]])
+    (out,) = token_logprobs(logits, [4], [5])
+    assert [token for token, _ in out.top] == [2, 3, 0, 4]
+    assert token_logprobs(logits, [4], [1])[0].top == out.top[:1]

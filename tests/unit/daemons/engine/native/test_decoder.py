@@ -157,10 +157,13 @@ def test_the_likeliest_tokens_are_those_of_the_largest_logits(
     kept = memory(model, place)
     batch = lay_out(items, PAGE_SIZE, place.device)
     attend = NativeAttention(team(members), kept, batch)
-    wanted = model.logits(model.hidden(batch, attend)).argmax(dim=-1)
+    logits = model.logits(model.hidden(batch, attend))
+    wanted = logits.argmax(dim=-1)
     assert model.likeliest(attend, array("i", range(131))).tolist() == wanted.tolist()
     some = array("i", [130, 89, 90])
     assert model.likeliest(attend, some).tolist() == wanted[some.tolist()].tolist()
+    assert torch.equal(model.scores(attend, some), logits[some.tolist()])
+    assert torch.equal(model.scores(attend, some[:1]), logits[130:])
 
 
 def test_the_likeliest_of_equals_is_the_lowest_and_there_is_none_of_what_is_not_finite() -> None:
