@@ -214,20 +214,22 @@ void merge(int rows, Into&& into_of, const float* largest, const float* sums, co
 }
 
 // Scores of one query over a block become weights; returns the largest score, as a power of two,
-// and the weights' sum.
+// and the weights' sum. How much of the block a row sees changes no score that it does see: whether
+// it sees all of it depends on its company.
 template <class T>
 std::pair<float, float> weigh(float* scores, int low, int high, int depth, const Rule& rule, T* to) {
     float factor = rule.scale * LOG2_E;
-    bool is_whole = low <= 0 && high >= depth;
-    if (!is_whole || rule.softcap > 0 || !(factor > 0)) {
+    bool is_whole = low <= 0 && high >= depth, is_plain = !(rule.softcap > 0) && factor > 0;
+    if (!is_whole || !is_plain) {
         for (int i = 0; i < depth; i += LANES) {
-            Floats score = load(scores + i) * all(rule.scale);
+            Floats score = load(scores + i);
+            if (!is_plain) score = score * all(rule.scale);
             if (rule.softcap > 0)
                 score = hyperbolic_tangent(score / all(rule.softcap)) * all(rule.softcap);
             Ints at = counted() + i;
             store(scores + i, (at >= low) & (at < high) ? score : all(NOTHING));
         }
-        factor = LOG2_E;
+        if (!is_plain) factor = LOG2_E;
     }
     Floats most = load(scores);
     for (int i = LANES; i < depth; i += LANES) most = larger(load(scores + i), most);

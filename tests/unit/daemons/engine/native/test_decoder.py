@@ -99,6 +99,13 @@ def test_a_rows_result_is_the_same_to_the_bit_in_any_chunk_batch_or_team(
         assert torch.equal(torch.cat(rows), whole)
 
 
+@pytest.mark.parametrize("border", [1, 31, 32, 33, 127, 128, 129, 150])
+@pytest.mark.parametrize("kind", ["qwen3", "gemma2", "gemma3"])  # heads of 32: no plain scale
+def test_a_chunk_may_end_within_a_panel_a_block_or_with_one(kind: str, border: int) -> None:
+    whole = run(kind, [[item(0, 290)]])[0]
+    assert torch.equal(torch.cat(run(kind, [[item(0, border)], [item(border, 290)]])), whole)
+
+
 @pytest.mark.parametrize("place", [CPU, CPU_BF16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("kind", ["gemma2", "gemma3", "mistral"])
 def test_window_pages_change_no_bit_wherever_they_lie(kind: str, place: Place) -> None:
