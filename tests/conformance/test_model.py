@@ -35,8 +35,8 @@ CHUNK = 32
 LENGTHS = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100)  # page and chunk, one less, one more
 MAIN_KINDS = tuple(ARCHITECTURES.values())
 FEW = (1, 17, 33, 100)  # of the lengths, for what transformers' classes run
-OURS = [(kind, page_size) for kind in MAIN_KINDS for page_size in (1, 16, 64)]
-CELLS = [*OURS, *((kind, 16) for kind in CONFIGS)]
+PAGE_SIZES = (1, 16, 64)
+CELLS = [(kind, page_size) for kind in (*MAIN_KINDS, *CONFIGS) for page_size in PAGE_SIZES]
 # What a device repeats, as much as its few minutes allow: the general attention is the same code
 # for any page in fp32, and tests/gpu has the larger ones.
 GPU_CELLS = [(kind, 16) for kind in (*MAIN_KINDS, *CONFIGS)]
