@@ -68,7 +68,7 @@ class Neighbours:
         """
         known = self._known.get(session)
         try:
-            if known is not None and known.reader.read(len(known.page)) == known.page:
+            if known is not None and known.reader.shows(known.page):
                 return known
             reader = known.reader if known else Reader(met(session))
             found = _found(reader, reader.read())

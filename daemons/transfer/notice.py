@@ -136,18 +136,23 @@ class Reader:
             raise NotThere(f"process {address.pid} cannot be reached: {error}") from error
         self.address = address
 
-    def read(self, length: int = PAGE_BYTES) -> bytes:
-        """Return its notice as it is now, or the beginning of it, as far as it is used.
+    def shows(self, page: bytes) -> bool:
+        """Say whether its notice is still as it was read, and its process is there."""
+        return self._mapped.memory[: len(page)] == page and not self.life.has_ended()
+
+    def read(self) -> bytes:
+        """Return its notice as it is now, as far as it is used.
 
         Raises:
             NotThere: it has ended or closed.
         """
-        page = self._mapped.memory[:length]
+        page = self._mapped.memory[:]
         if self.life.has_ended():
             raise NotThere(f"process {self.address.pid} has ended")
         if not page.startswith(self.address.nonce):
             raise NotThere(f"process {self.address.pid} has closed, or is another one")
-        return page[: _HEAD.size + _count(page) * _REGION.size]
+        count = min(int(_HEAD.unpack_from(page)[1]), LIMIT)
+        return page[: _HEAD.size + count * _REGION.size]
 
 
 def shown(page: bytes) -> list[Shown]:
@@ -158,7 +163,3 @@ def shown(page: bytes) -> list[Shown]:
         share = Share(*where)
         found.append((Region(start, length), share if share.number >= 0 else None))
     return found
-
-
-def _count(page: bytes) -> int:
-    return min(int(_HEAD.unpack_from(page)[1]), LIMIT)

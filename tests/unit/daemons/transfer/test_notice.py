@@ -22,7 +22,8 @@ def test_a_neighbour_reads_what_is_shown() -> None:
     two = [(Region(4096, 7), None), (Region(8192, 9), Share(3, 1, 12345, 64))]
     ours.show(two)
     assert notice.shown(reader.read()) == two
-    assert reader.read(len(empty)) != empty  # who reads no further learns of it
+    assert not reader.shows(empty)
+    assert reader.shows(reader.read())
 
 
 def test_an_address_survives_its_way_as_a_session() -> None:
@@ -90,7 +91,10 @@ def test_a_notice_whose_process_has_ended_is_nobodys() -> None:
     assert address is not None
     reader = Reader(address)
     assert len(notice.shown(reader.read())) == 1
+    page = reader.read()
+    assert reader.shows(page)
     peer.kill()
+    assert not reader.shows(page)
     with pytest.raises(NotThere, match="has ended"):
         reader.read()
 
