@@ -1,126 +1,67 @@
-"""The engine beside llama.cpp's server and transformers: same weights, type, threads, one run.
+"""The engine beside llama.cpp's server, vLLM for CPUs and transformers: one model, one run.
 
 - Ours is ``daemons.engine.bench``, through ``Engine.forward``; its limits are measured there.
-- llama.cpp's server is built by hand (``--server``: the path of ``llama-server``; ``--gguf``: the
-  same model, ``{}`` in the place of f32 and bf16); what it says of its times is believed. Its
-  cache is of its own choice. Without it there is no such column.
+- Competitors are installed by ``--with`` (``llama.cpp``, ``vllm``), each into a folder of its own
+  below ``~/.cache/pd-bench``; one that is not there is said, not left out in silence.
 - transformers: its own classes and cache, ``sdpa``, one forward a step.
-- The three take turns, ``--rounds`` times; the table shows medians of rounds.
+- All take turns, ``--rounds`` times: a cell is the median of rounds (least-most), and says whether
+  the goals are met: so much of the limit, and ahead of every competitor.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
+import dataclasses
 import json
 import os
-import socket
+import platform
 import statistics
 import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-CACHE = Path.home() / ".cache" / "pd-bench" / "llama"
-CONTEXT = 128  # tokens before the first decoded one
-SAID = 96  # tokens of a decode run
-READY_S = 60.0
-ASK_S = 300.0
-Cells = dict[str, float]  # "decode 8" or "prefill 512": tokens/s
+from tests.bench import llama_cpp, vllm_cpu
+from tests.bench.cells import CONTEXT, Asked, Cells, Lacking, Peer, Spread, spread_of, verdicts
+
+INSTALLED = {peer.name: peer for peer in (llama_cpp.PEER, vllm_cpu.PEER)}
+HERE = Path(__file__).parents[2]
 
 
-def ours(asked: argparse.Namespace, dtype: str, kernels: str) -> tuple[Cells, dict[str, Any]]:
+def ours(asked: Asked, dtype: str, kernels: str) -> tuple[Cells, dict[str, Any]]:
     command = [sys.executable, "-m", "daemons.engine.bench", "--dtype", dtype]
-    command += ["--kernels", kernels, "--threads", str(asked.threads), "--contexts", str(CONTEXT)]
-    command += ["--rooms", ",".join(map(str, asked.rooms))]
-    command += ["--prompts", ",".join(map(str, asked.prompts)), "--samples", "5"]
+    command += ["--kernels", kernels, "--contexts", str(CONTEXT), *_told(asked), "--samples", "5"]
     document = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     cells = {f"decode {row['rooms']}": row["tokens_per_s"] for row in document["decode"]}
     cells |= {f"prefill {row['tokens']}": row["tokens_per_s"] for row in document["prefill"]}
     return cells, document
 
 
-@contextlib.contextmanager
-def llama_server(asked: argparse.Namespace, dtype: str) -> Iterator[str]:
-    """Start it with a slot for each room; yields its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    rooms, longest = max(asked.rooms), max(asked.prompts)
-    context = max(rooms * (CONTEXT + SAID + 64), longest + 64)
-    gguf = asked.gguf.format("f32" if dtype == "fp32" else dtype)
-    command = [asked.server, "-m", gguf, "--port", str(port), "-t", str(asked.threads)]
-    command += ["-tb", str(asked.threads), "-np", str(rooms), "-c", str(context), "--kv-unified"]
-    command += ["--no-warmup", "--cache-ram", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    address = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + READY_S
-        while True:
-            try:
-                with urllib.request.urlopen(f"{address}/health", timeout=2):
-                    break
-            except OSError:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError("llama-server does not answer") from None
-                time.sleep(0.1)
-        yield address
-    finally:
-        process.terminate()
-        process.wait(10)
+def _told(asked: Asked) -> list[str]:
+    told = ["--threads", str(asked.threads), "--model", str(asked.model)]
+    told += ["--rooms", ",".join(map(str, asked.rooms))]
+    return [*told, "--prompts", ",".join(map(str, asked.prompts))]
 
 
-def complete(address: str, prompt: list[int], tokens: int) -> dict[str, Any]:
-    body = {"prompt": prompt, "n_predict": tokens, "ignore_eos": True, "cache_prompt": False}
-    body |= {"temperature": 0.0, "top_k": 1, "samplers": ["top_k"]}
-    request = urllib.request.Request(
-        f"{address}/completion",
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=ASK_S) as answer:
-        timings: dict[str, Any] = json.load(answer)["timings"]
-    return timings
-
-
-def llama(asked: argparse.Namespace, dtype: str) -> Cells:
-    cells: Cells = {}
-    with llama_server(asked, dtype) as address:
-        complete(address, [5] * 32, 4)
-        for rooms in asked.rooms:
-            with ThreadPoolExecutor(rooms) as pool:
-                prompts = [[5 + room] * CONTEXT for room in range(rooms)]
-                found = list(pool.map(lambda text: complete(address, text, SAID), prompts))
-            # They overlap as far as their prompts let them, which flatters the larger numbers.
-            cells[f"decode {rooms}"] = sum(timing["predicted_per_second"] for timing in found)
-        for tokens in asked.prompts:
-            timing = complete(address, [5] * tokens, 1)
-            cells[f"prefill {tokens}"] = timing["prompt_per_second"]
-    return cells
-
-
-def transformers(asked: argparse.Namespace, dtype: str) -> Cells:
-    command = [sys.executable, "-m", "tests.bench.engine", "--transformers", dtype]
-    command += ["--threads", str(asked.threads), "--model", str(asked.model)]
-    command += ["--rooms", ",".join(map(str, asked.rooms))]
-    command += ["--prompts", ",".join(map(str, asked.prompts))]
+def transformers(asked: Asked, dtype: str) -> Cells:
+    command = [sys.executable, "-m", "tests.bench.engine", "--transformers", dtype, *_told(asked)]
     found: Cells = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     return found
 
 
-def transformers_here(asked: argparse.Namespace) -> Cells:
+def transformers_here(asked: Asked, dtype: str) -> Cells:
     """In a process of its own: torch's threads are set once."""
     import torch
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(asked.threads)
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[asked.transformers]
     model = AutoModelForCausalLM.from_pretrained(
-        asked.model, dtype=dtype, attn_implementation="sdpa"
+        asked.model,
+        dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[dtype],
+        attn_implementation="sdpa",
     )
     cells: Cells = {}
     with torch.inference_mode():
@@ -135,54 +76,79 @@ def transformers_here(asked: argparse.Namespace) -> Cells:
                 times.append(time.perf_counter() - begin)
             cells[f"decode {rooms}"] = rooms / statistics.median(times[2:])
         for tokens in asked.prompts:
-            begin = time.perf_counter()
-            model(torch.full((1, tokens), 5), use_cache=True, logits_to_keep=1)
-            cells[f"prefill {tokens}"] = tokens / (time.perf_counter() - begin)
+            times = []
+            for _ in range(3):
+                begin = time.perf_counter()
+                model(torch.full((1, tokens), 5), use_cache=True, logits_to_keep=1)
+                times.append(time.perf_counter() - begin)
+            cells[f"prefill {tokens}"] = tokens / statistics.median(times[1:])
     return cells
 
 
-def median_of(rounds: list[Cells]) -> Cells:
-    return {cell: statistics.median(found[cell] for found in rounds) for cell in rounds[0]}
-
-
-def compare(asked: argparse.Namespace, dtype: str) -> dict[str, Any]:
-    rounds: dict[str, list[Cells]] = {"ours": [], "ours, torch": [], "transformers": []}
-    documents = []
-    for _ in range(asked.rounds):
-        cells, document = ours(asked, dtype, "auto")
-        rounds["ours"].append(cells)
-        documents.append(document)
-        if asked.server:
-            rounds.setdefault("llama.cpp", []).append(llama(asked, dtype))
-        rounds["ours, torch"].append(ours(asked, dtype, "torch")[0])
-        rounds["transformers"].append(transformers(asked, dtype))
-    return {
-        "dtype": dtype,
-        "tokens_per_s": {name: median_of(found) for name, found in rounds.items()},
-        "rounds": rounds,
-        "ours": documents,
+def compare(
+    asked: Asked, dtype: str, rounds: int, peers: list[Peer], absent: dict[str, str]
+) -> dict[str, Any]:
+    """Have all take turns; a peer that fails is out, and ``absent`` says why."""
+    found: dict[str, list[Cells]] = {}
+    documents: list[dict[str, Any]] = []
+    others: dict[str, Callable[[], Cells]] = {
+        "ours, torch": lambda: ours(asked, dtype, "torch")[0],
+        "transformers": lambda: transformers(asked, dtype),
     }
+    others |= {peer.name: lambda peer=peer: peer.measure(asked, dtype) for peer in peers}
+    for turn in range(rounds):
+        cells, document = ours(asked, dtype, "auto")
+        found.setdefault("ours", []).append(cells)
+        documents.append(document)
+        for name, measure in list(others.items()):
+            print(f"{dtype}, round {turn + 1} of {rounds}: {name}", file=sys.stderr)
+            try:
+                found.setdefault(name, []).append(measure())
+            except (Lacking, subprocess.SubprocessError, OSError) as error:
+                absent[f"{name}, {dtype}"] = f"failed: {error}"
+                del others[name], found[name]
+    return {"dtype": dtype, "rounds": found, "cells": _cells(found, documents), "ours": documents}
 
 
-def shares_of(documents: list[dict[str, Any]]) -> Cells:
-    found: dict[str, list[float]] = {}
+def _cells(found: dict[str, list[Cells]], documents: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return each cell's speeds with their spread, its share of the limit, and the verdicts."""
+    shares: dict[str, list[float]] = {}
     for document in documents:
         for row in document["decode"]:
-            found.setdefault(f"decode {row['rooms']}", []).append(row["read_share"])
+            shares.setdefault(f"decode {row['rooms']}", []).append(row["read_share"])
         for row in document["prefill"]:
-            found.setdefault(f"prefill {row['tokens']}", []).append(row["flop_share"])
-    return {cell: statistics.median(values) for cell, values in found.items()}
+            shares.setdefault(f"prefill {row['tokens']}", []).append(row["flop_share"])
+    cells = {}
+    for cell, values in shares.items():
+        speeds = {name: spread_of([turn[cell] for turn in turns]) for name, turns in found.items()}
+        share = spread_of(values)
+        cells[cell] = {
+            "tokens_per_s": {name: dataclasses.asdict(speed) for name, speed in speeds.items()},
+            "share": dataclasses.asdict(share),
+            "verdicts": [dataclasses.asdict(one) for one in verdicts(cell, speeds, share)],
+        }
+    return cells
 
 
 def show(result: dict[str, Any]) -> None:
-    names = list(result["tokens_per_s"])
-    shares = shares_of(result["ours"])
+    names = list(result["rounds"])
+    reads = [document["limits"]["read_bytes_per_s"] / 1e9 for document in result["ours"]]
+    computes = [document["limits"]["flops_per_s"] / 1e9 for document in result["ours"]]
     print(
-        f"\n{result['dtype']:<14}" + "".join(f"{name:>14}" for name in names) + "  share of limit"
+        f"\n{result['dtype']}: this host reads {spread_of(reads)} GB/s, "
+        f"computes {spread_of(computes)} GFLOP/s"
     )
-    for cell, share in shares.items():
-        row = "".join(f"{result['tokens_per_s'][name][cell]:>14.0f}" for name in names)
-        print(f"{cell:<14}{row}{share:>16.2f}")
+    print(f"{'tokens/s':<14}" + "".join(f"{name:>20}" for name in names) + "  share of limit")
+    for cell, row in result["cells"].items():
+        speeds = "".join(f"{Spread(**row['tokens_per_s'][name])!s:>20}" for name in names)
+        share = row["share"]
+        said = "; ".join(
+            f"{'met' if one['is_met'] else 'MISSED'}: {one['goal']}" for one in row["verdicts"]
+        )
+        print(
+            f"{cell:<14}{speeds}  {share['median']:.2f} ({share['least']:.2f}-{share['most']:.2f})"
+            f"  {said}"
+        )
     for row in result["ours"][-1]["overhead"]:
         print(
             f"overhead at {row['rooms']}: {row['added_s'] * 1e6:.0f} us on a forward of "
@@ -190,8 +156,33 @@ def show(result: dict[str, Any]) -> None:
         )
 
 
-def numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
+def available(wanted: list[str], threads: int) -> tuple[list[Peer], dict[str, str]]:
+    """Install what is wanted; return the peers that are there, and why the others are not."""
+    absent = {}
+    for name in wanted:
+        if INSTALLED[name].version() is None:
+            try:
+                INSTALLED[name].install(threads)
+            except (Lacking, OSError) as error:
+                absent[name] = f"could not be installed: {error}"
+    there = []
+    for name, peer in INSTALLED.items():
+        if peer.version() is not None:
+            there.append(peer)
+        else:
+            absent.setdefault(name, f"not installed; scripts/bench engine --with {name} does so")
+    return there, absent
+
+
+def commit() -> str:
+    """Return what is measured, with a mark when the tree is changed."""
+    command = ["git", "-C", str(HERE), "describe", "--always", "--dirty", "--abbrev=12"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
 
 
 def main(argv: list[str]) -> int:
@@ -199,27 +190,64 @@ def main(argv: list[str]) -> int:
     from daemons.cluster.models import model_directory
 
     parser = argparse.ArgumentParser(prog="scripts/bench engine", description=__doc__)
-    server = CACHE / "build/bin/llama-server"
-    parser.add_argument("--server", default=str(server) if server.exists() else "")
-    parser.add_argument("--gguf", default=str(CACHE / "smollm2-{}.gguf"))
+    parser.add_argument(
+        "--with", dest="wanted", default="", help="install these first: llama.cpp,vllm"
+    )
+    parser.add_argument("--without", default="", help="leave these out")
     parser.add_argument("--model", default=None)
     parser.add_argument("--dtypes", default="fp32,bf16")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--rooms", type=numbers, default=[1, 8, 32])
-    parser.add_argument("--prompts", type=numbers, default=[512, 2048])
+    parser.add_argument("--rooms", type=numbers, default=(1, 8, 32))
+    parser.add_argument("--prompts", type=numbers, default=(512, 2048))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, default=Path("bench-engine.json"))
     parser.add_argument("--transformers", default="", help=argparse.SUPPRESS)
-    asked = parser.parse_args(argv)
-    asked.model = asked.model or str(model_directory("smollm2-135m-instruct"))
-    if asked.transformers:
-        print(json.dumps(transformers_here(asked)))
+    told = parser.parse_args(argv)
+    model = Path(told.model or model_directory("smollm2-135m-instruct"))
+    asked = Asked(model, told.threads, told.rooms, told.prompts)
+    if told.transformers:
+        print(json.dumps(transformers_here(asked, told.transformers)))
         return 0
-    results = [compare(asked, dtype) for dtype in asked.dtypes.split(",")]
+    wanted, without = (
+        list(filter(None, names.split(","))) for names in (told.wanted, told.without)
+    )
+    if unknown := {*wanted, *without} - set(INSTALLED):
+        parser.error(
+            f"no competitor {', '.join(sorted(unknown))}; there are {', '.join(INSTALLED)}"
+        )
+    peers, absent = available(wanted, told.threads)
+    peers = [peer for peer in peers if peer.name not in without]
+    absent |= dict.fromkeys(without, "left out by --without")
+    results = [
+        compare(asked, dtype, told.rounds, peers, absent) for dtype in told.dtypes.split(",")
+    ]
     for result in results:
         show(result)
-    document = {"load_1m": os.getloadavg()[0], "threads": asked.threads, "results": results}
-    asked.json.write_text(json.dumps(document, indent=1) + "\n")
+    for name, why in absent.items():
+        print(f"no figures of {name}: {why}")
+    document = {
+        "schema_version": 2,
+        "commit": commit(),
+        "load_1m": os.getloadavg()[0],
+        "machine": results[0]["ours"][0]["machine"],
+        "versions": {
+            "python": platform.python_version(),
+            "torch": version("torch"),
+            "transformers": version("transformers"),
+            **{peer.name: peer.version() for peer in peers},
+        },
+        "settings": {
+            "model": model.name,
+            "threads": told.threads,
+            "rooms": told.rooms,
+            "prompts": told.prompts,
+            "context": CONTEXT,
+            "rounds": told.rounds,
+        },
+        "absent": absent,
+        "results": results,
+    }
+    told.json.write_text(json.dumps(document, indent=1) + "\n")
     return 0
 
 
