@@ -88,7 +88,7 @@ class Engine:
         model_dir: Path,
         *,
         kv_tokens: int | None = None,
-        window_rooms: int = 0,
+        window_rooms: int | None = None,
     ) -> Engine:
         """Read a model and reserve its KV pools.
 
@@ -96,8 +96,7 @@ class Engine:
             config: how to run it.
             model_dir: where it is.
             kv_tokens: goes before the configuration's.
-            window_rooms: how many rooms hold window pages at once; 0: layers with a window have the
-                pages of all layers.
+            window_rooms: how many rooms hold window pages at once; None: two batches of them.
 
         Raises:
             OperatorError: no such device, an architecture that is not served, broken weights, a
@@ -114,7 +113,7 @@ class Engine:
         spec = model.spec
         kv = kv_place(config, place)
         tokens = config.kv_tokens if kv_tokens is None else kv_tokens
-        memory = reserved(config, spec, kv, tokens, window_rooms)
+        memory = reserved(config, spec, kv, tokens, window_rooms or 2 * config.batch_rooms)
         return Engine(
             fingerprint=Fingerprint(
                 model=name,

@@ -133,7 +133,7 @@ class KvMemory:
     Attributes:
         memory: ``[elements]``, the pools behind each other.
         full: of layers that see everything.
-        window: of layers with a window; without layers or pages where these are in ``full``.
+        window: of layers with a window; without layers or pages where there are none.
         places: by layer.
     """
 

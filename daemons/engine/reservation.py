@@ -30,12 +30,12 @@ def reserved(
         spec: of the model.
         place: of the pools.
         kv_tokens: tokens that the full pool holds; 0: what memory is left.
-        window_rooms: how many rooms hold window pages at once; 0: there is no window pool.
+        window_rooms: how many rooms hold window pages at once.
 
     Raises:
         OperatorError: the memory cannot be had; by how much, and what to set.
     """
-    windowed = [window_rooms > 0 and window is not None for window in spec.windows]
+    windowed = [window is not None for window in spec.windows]
     costs = _page_costs(config, spec, place, windowed, window_rooms)
     pages = pool_pages(config, costs, free=free_bytes(place), kv_tokens=kv_tokens)
     try:

@@ -66,7 +66,7 @@ def test_a_forward_says_of_each_layer_that_it_is_written(
     engine = Engine.load(config, checkpoint(architecture))
     engine.begin(Sequence(KEY, GREEDY, PROMPT))
     engine.progress.begin(1)
-    engine.forward([Item(KEY, PROMPT, 0, (0,), samples=True)])
+    engine.forward([Item(KEY, PROMPT, 0, (0,), samples=True, window=(0,))])
     assert engine.progress.layers_of(1) == engine.progress.layers == engine.fingerprint.layers
     engine.progress.begin(2)
     assert engine.progress.layers_of(2) == 0
