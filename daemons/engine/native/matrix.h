@@ -239,7 +239,7 @@ inline void add_product(Floats& to, const Bf16* x, const Bf16* w) {
 #endif
 }
 
-constexpr int AHEAD_BYTES = 2048;  // of the weights, about what memory's latency is worth
+constexpr int AHEAD_BYTES = 4096;  // of the weights, about what memory's latency is worth
 
 // out[M][32] = x[M][depth] * panel; rows of `x` and of `out` lie so many elements apart.
 template <class T, int M>
