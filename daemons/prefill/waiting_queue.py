@@ -65,15 +65,16 @@ class WaitingQueue:
         self.begun.pop(key, None)
 
     def _item(self, request: Request, chunk: int) -> Item:
-        start, end, window = request.computed, request.computed + chunk, request.window
+        start, end, first = request.computed, request.computed + chunk, 0
         if self.pool:
-            window.cover(self.pool, start, end)
+            request.window.cover(self.pool, start, end)
+            first = self.pool.first_needed(start)  # the room may still have earlier ones
         return Item(
             request.key,
             request.prompt[start:end],
             start,
             request.pages[: pages_for(end, self.page_size)],
             end == len(request.prompt),
-            window.pages,
-            window.first,
+            request.window.part(first, request.window.end),
+            first,
         )

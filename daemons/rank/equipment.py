@@ -94,6 +94,7 @@ class Equipment:
             session=self.backend.session,
             transport=self.backend.transport,
             pages=self.engine.pages,
+            window_pages=self.engine.window_pages,
         )
 
 

@@ -78,6 +78,17 @@ def test_the_text_is_right_and_only_what_is_seen_later_has_travelled(
         assert alone(cluster, body(prompt, NEW, stream=False))[1]["output_ids"] == right
 
 
+def test_prompts_that_begin_alike_share_what_is_computed(served: tuple[str, Cluster]) -> None:
+    kind, cluster = served
+    model, beginning = Right(str(checkpoint(kind))), prompt_of(7 * PAGE, 11)
+    for at in range(3):
+        prompt = [*beginning, *prompt_of(2 * PAGE + at, 20 + at)]
+        ended = ask(cluster, prompt).end()
+        assert ended.ids == model.ids(prompt)
+        cached_tokens = ended.answer["meta_info"]["cached_tokens"]
+        assert cached_tokens == (len(beginning) if at else 0)
+
+
 def test_many_rooms_at_once_keep_their_windows_apart(served: tuple[str, Cluster]) -> None:
     kind, cluster = served
     asked = [[*prompt_of(40, 1), *prompt_of(length, length)] for length in range(1, 120, 7)]

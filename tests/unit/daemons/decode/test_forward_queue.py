@@ -6,8 +6,9 @@ from daemons.decode.forward_queue import ForwardQueue
 from daemons.decode.request import Request
 from daemons.engine.config import EngineConfig
 from daemons.engine.step import Result
+from daemons.kv.window_table import WindowTable
 from daemons.protocol.generate import TokenOut
-from tests.support.cores import key, submit
+from tests.support.cores import key, submit, window_pool
 
 
 def queue(*prompts: int, **engine: int) -> ForwardQueue:
@@ -63,3 +64,16 @@ def test_a_chunk_of_one_room_is_progress_of_all() -> None:
     waiting.computed(request, Result(key(1), TokenOut(3), judged), 7.0)
     assert [room.since_s for room in waiting.rooms.values()] == [7.0, 7.0]
     assert (request.prompt_logprobs, request.computed, request.chunk) == ([TokenOut(1, -0.5)], 4, 0)
+
+
+def test_a_chunk_has_window_pages_for_what_it_writes_and_sees() -> None:
+    waiting = queue(24)
+    waiting.pool = window_pool(50)
+    request = waiting.rooms[key(1)]
+    request.window = WindowTable(spare=(40, 41, 42, 43))
+    seen = []
+    for _ in range(3):
+        (item,) = waiting.step(0)
+        seen.append((item.window_first, item.window))
+        waiting.computed(request, Result(key(1)), 3.0)
+    assert seen == [(0, (40, 41)), (0, (40, 41, 42, 43)), (2, (42, 43, 40, 41))]

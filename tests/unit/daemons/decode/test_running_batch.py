@@ -7,8 +7,9 @@ import pytest
 from daemons.decode.request import Request
 from daemons.decode.running_batch import RunningBatch, finish_of
 from daemons.kv.ledger import Ledger, Owner
+from daemons.kv.window_table import WindowTable
 from daemons.protocol.generate import FinishReason, Sampling
-from tests.support.cores import key, submit
+from tests.support.cores import key, submit, window_pool
 
 
 def room(
@@ -45,6 +46,21 @@ def test_a_step_takes_no_page_that_it_does_not_need() -> None:
     (item,) = batch.step(pages)
     assert (item.tokens, item.start) == ((8,), 5)
     assert pages.free == 2
+
+
+def test_a_step_has_the_window_pages_that_it_sees_and_one_to_write() -> None:
+    batch, pages = RunningBatch(4, 9, window_pool(50)), Ledger(9)
+    request = room(1, tokens=16, output=(7,))
+    request.pages = pages.take(key(1), 4, Owner.REQUEST)
+    request.window = WindowTable(2, (40, 41), (42,))
+    batch.rooms[key(1)] = request
+    (item,) = batch.step(pages)
+    assert (item.start, item.window_first, item.window) == (16, 2, (40, 41, 42))
+    request.in_steps = 0
+    request.output = [7] * 5
+    (item,) = batch.step(pages)
+    assert (item.start, item.window_first, item.window) == (20, 3, (41, 42, 40))
+    assert pages.free == 3, "the others come as ever"
 
 
 def test_places_of_rooms_that_come_back_are_not_given_away() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from daemons.kv.ledger import Ledger, Owner
 from daemons.kv.prefix_tree import PrefixTree
+from daemons.kv.window_table import WindowTable
 from daemons.prefill.cache import Cache
 from daemons.prefill.memory import Memory
 from daemons.prefill.request import Request
 from daemons.prefill.waiting_queue import WaitingQueue
-from tests.support.cores import key, submit
+from tests.support.cores import key, submit, window_pool
 
 
 def queue(
@@ -82,3 +83,19 @@ def test_a_forward_is_progress_of_all_rooms_that_have_begun() -> None:
     waiting.moved(5.0)
     assert [request.since_s for request in waiting.begun.values()] == [5.0, 5.0]
     assert [request.since_s for request in waiting.rooms.values()] == [0.0]
+
+
+def test_a_chunk_has_window_pages_for_what_it_writes_and_sees() -> None:
+    waiting = queue(20)
+    waiting.pool = window_pool(50)
+    waiting.begin(memory(Ledger(9), Ledger(9)))
+    request = waiting.begun[key(1)]
+    request.window = WindowTable(spare=(40, 41, 42, 43))
+    seen = []
+    for _ in range(5):
+        (item,) = waiting.batch()
+        seen.append((item.window_first, item.window))
+        request.computed += len(item.tokens)
+    assert seen[:3] == [(0, (40,)), (0, (40, 41)), (0, (40, 41, 42))]
+    assert seen[3:] == [(1, (41, 42, 43)), (2, (42, 43, 40))]
+    assert request.window.first == 1, "the room has more than a chunk is told"
