@@ -38,7 +38,8 @@ def shaped(
     ).astype(np.float64)
     for token in {*prompt, *output} if repetition != 1 else set(output):
         score = scores[token]
-        score = score / repetition if score > 0 else score * repetition
+        with np.errstate(divide="ignore", invalid="ignore"):  # a penalty that fp32 calls 0
+            score = score / repetition if score > 0 else score * repetition
         if token in output:
             score = score - frequency * output.count(token) - presence
         with np.errstate(over="ignore"):
@@ -69,7 +70,7 @@ def chosen(
     scores = shaped(logits, sampling, prompt, output, allowed)
     if scores.max() == -np.inf:
         return NO_TOKEN
-    if np.isinf(scores.max()):
+    if not np.isfinite(scores.max()):
         return NOT_FINITE
     order = order_of(scores)
     temperature = sampling.temperature

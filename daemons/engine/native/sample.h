@@ -181,6 +181,8 @@ struct Row {
     Doubles weights(const float* from, int some) const {
         return exponential((loaded(from, some) - double(largest)) * inverse);
     }
+    // The same for one, to the last bit: a limit must not part what two ways of counting call equal.
+    double weight_of(float score) const { return exponential(Doubles{} + exponent(score))[0]; }
 
     // The sum of all weights not below `least`; those of the blocks are noted.
     double total(double least) {
@@ -262,7 +264,7 @@ struct Row {
         }
         std::sort(keys, keys + some);
         for (int i = 0; i < some; i++) {
-            before += std::exp(exponent(score_of(keys[i])));
+            before += weight_of(score_of(keys[i]));
             if (before >= wanted) return keys[i];
         }
         return keys[some - 1];
@@ -302,9 +304,9 @@ struct Chooser {
     bool choose() {
         if (is_shaped()) {
             shape();
-            row.look();
-            if (!(std::abs(row.largest) < -NOTHING)) {
-                out.fault = row.largest == NOTHING ? NO_TOKEN : NOT_FINITE;
+            bool has_numbers = row.look();  // a penalty near 0 makes others of -inf
+            if (!has_numbers || !(std::abs(row.largest) < -NOTHING)) {
+                out.fault = has_numbers && row.largest == NOTHING ? NO_TOKEN : NOT_FINITE;
                 return false;
             }
         }
@@ -391,7 +393,7 @@ struct Chooser {
             for (int token = block * Row::BLOCK; token < row.end(block); token++) {
                 if (key_of(row.scores[token], token) > limit) continue;
                 tray.tokens[found] = token;
-                tray.weights[found++] = std::exp(row.exponent(row.scores[token]));
+                tray.weights[found++] = row.weight_of(row.scores[token]);
             }
         }
         double total = 0;
@@ -417,7 +419,7 @@ struct Chooser {
         }
         if (block == row.blocks()) sum = NOTHING;  // rounded up: the last that weighs anything
         for (int token = last * Row::BLOCK; token < row.end(last) && sum <= aim; token++) {
-            double weight = std::exp(row.exponent(row.scores[token]));
+            double weight = row.weight_of(row.scores[token]);
             if (weight < wish.min_p || weight == 0) continue;
             sum += weight;
             out.token = token;
@@ -437,7 +439,8 @@ struct Chooser {
         int found = wish.tops ? row.likeliest(wish.tops, keys) : 0;
         std::sort(keys.begin(), keys.begin() + found);
         for (int i = 0; i < found && keys[i] <= limit; i++) {
-            double exponent = row.exponent(score_of(keys[i])), weight = std::exp(exponent);
+            double exponent = row.exponent(score_of(keys[i]));
+            double weight = row.weight_of(score_of(keys[i]));
             if (weight < least || (wish.logs == DRAWN && weight == 0)) break;
             names[i] = token_of(keys[i]);
             values[i] = exponent - log_total;

@@ -12,6 +12,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import daemons.engine.native.sampler as native_sampler
+import daemons.engine.sampler as torch_sampler
+import tests.support.sampling as definition
 from daemons.engine.grammar import BadGrammar
 from daemons.engine.native.sampler import NativeSampler
 from daemons.engine.room import RoomState, begin_room
@@ -228,6 +231,86 @@ def test_given_tokens_are_judged_as_the_definition_says(row: list[float], data: 
         found = sampler.judge(logits, tokens, tops)
         for own, token, top in zip(found, tokens, tops, strict=True):
             assert same(own, judged(np.array(row), token, top)), own
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, share: float, case: Case) -> TokenOut | str:
+    """Return what every way of choosing draws for a share that is given."""
+    for module in (torch_sampler, native_sampler, definition):
+        monkeypatch.setattr(module, "uniform", lambda seed, index: share)
+    (found,) = both([case])
+    assert same(found, case.defined()), (found, case.defined())
+    return found
+
+
+# Sums of equal weights are exact, so a share can lie on the very edge between two tokens.
+@pytest.mark.parametrize("limits", [{}, {"top_k": 10**6}, {"top_p": 0.75}, {"top_k": 192}])
+@pytest.mark.parametrize("size", [4, 64, 256, 1024])
+def test_a_share_on_an_edge_is_the_next_tokens(
+    monkeypatch: pytest.MonkeyPatch, size: int, limits: dict[str, Any]
+) -> None:
+    case = Case([0.5] * size, Sampling(**limits))
+    left = size * 3 // 4 if "top_p" in limits else min(size, limits.get("top_k", size))
+    for share in (0.0, 0.25, 0.5, 0.75):
+        assert drawn(monkeypatch, share, case) == TokenOut(int(left * share))
+
+
+@pytest.mark.parametrize("limits", [{}, {"top_k": 3}, {"top_p": 0.999}])
+@pytest.mark.parametrize("size", [3, 200])
+def test_a_share_of_0_skips_what_weighs_nothing(
+    monkeypatch: pytest.MonkeyPatch, size: int, limits: dict[str, Any]
+) -> None:
+    case = Case([NONE] * (size - 1) + [0.0], Sampling(**limits))
+    assert drawn(monkeypatch, 0.0, case) == TokenOut(size - 1)
+
+
+@pytest.mark.parametrize("top_k", [-1, 256])
+@pytest.mark.parametrize("size", [8, 128, 256, 2048])
+@pytest.mark.parametrize(("top_p", "eighths"), [(0.0, 0), (0.125, 1), (0.5, 4), (0.875, 7)])
+def test_a_nucleus_that_is_reached_exactly_has_no_more(
+    monkeypatch: pytest.MonkeyPatch, size: int, top_k: int, top_p: float, eighths: int
+) -> None:
+    asked = Sampling(top_p=top_p, top_k=top_k)
+    left = size if top_k < 0 else min(size, top_k)
+    kept = max(1, left * eighths // 8)
+    assert drawn(monkeypatch, 1 - 2.0**-20, Case([0.5] * size, asked)) == TokenOut(kept - 1)
+
+
+@pytest.mark.parametrize("limits", [{}, {"top_k": 130}, {"top_p": 0.999999}])
+def test_min_p_keeps_what_is_just_as_likely(
+    monkeypatch: pytest.MonkeyPatch, limits: dict[str, Any]
+) -> None:
+    logits = [1.0, 0.5] * 64 + [1.0]
+    asked = Sampling(min_p=1.0, logprobs=200, logprobs_of=Distribution.SAMPLED, **limits)
+    found = drawn(monkeypatch, 1 - 2.0**-20, Case(logits, asked))
+    assert isinstance(found, TokenOut)
+    assert found.id == 128
+    assert [token for token, _ in found.top] == list(range(0, 129, 2))
+
+
+def test_a_token_as_likely_as_min_p_to_the_last_bit_is_drawn_or_not_but_never_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(native_sampler, "uniform", lambda seed, index: 0.9)
+    sampler = NativeSampler(team(1), 128)
+    for score in np.arange(1, 400) / -64:
+        logits = torch.tensor([[0.0] + [-1000.0] * 63 + [float(score)] * 64])
+        weight = float(np.exp(score))
+        for min_p in (np.nextafter(weight, 0), weight, np.nextafter(weight, 1)):
+            asked = Sampling(min_p=float(min_p), logprobs=100, logprobs_of=Distribution.SAMPLED)
+            (found,) = sampler.choose(logits, [Case([0.0] * 128, asked).room()])
+            assert isinstance(found, TokenOut)
+            assert found.id == 0 if len(found.top) == 1 else found.id >= 64
+
+
+@pytest.mark.parametrize("limits", [{"temperature": 0.0}, {}, {"top_k": 2}, {"top_p": 0.5}])
+@pytest.mark.parametrize("size", [3, 200])
+def test_scores_that_a_penalty_made_no_numbers_are_a_fault(
+    size: int, limits: dict[str, Any]
+) -> None:
+    asked = Sampling(repetition_penalty=1e-46, **limits)  # 0 in fp32, and 0 times -inf is none
+    case = Case([NONE] + [-1.0] * (size - 1), asked, prompt=(0,))
+    assert both([case]) == [NOT_FINITE]
+    assert case.defined() == NOT_FINITE
 
 
 def test_nothing_to_judge_is_nothing() -> None:
