@@ -55,6 +55,13 @@ class Deaths:
                 self._thread = Thread(target=self._run, name="deaths", daemon=True)
                 self._thread.start()
 
+    def unwatch(self, life: Life) -> None:
+        """Wait for a process no more, whether it has ended or not."""
+        with self._lock:
+            if not self._closed and life.file in self._waiting:
+                del self._waiting[life.file]
+                self._poll.unregister(life.file)
+
     def close(self) -> None:
         """Wait for nobody any more. Once."""
         with self._lock:
@@ -71,7 +78,15 @@ class Deaths:
             for file, _ in self._poll.poll():
                 if file == self._bell:
                     return
-                with self._lock:
-                    life, then = self._waiting.pop(file)
-                    self._poll.unregister(life.file)
-                then()
+                if then := self._taken(file):
+                    then()
+
+    def _taken(self, file: int) -> Callable[[], object] | None:
+        """Take out a process that has ended; another one may have its file's number by now."""
+        with self._lock:
+            life, then = self._waiting.get(file, (None, None))
+            if life is None or not life.has_ended():
+                return None
+            del self._waiting[file]
+            self._poll.unregister(file)
+            return then

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from threading import Lock
 
 import numpy as np
@@ -76,23 +77,30 @@ class Neighbours:
             self.forget(session)
             raise
         with self._lock:
+            before = self._known.get(session)
             self._known[session] = found
+            if before is None or before.reader is not reader:
+                self._deaths.watch(reader.life, lambda: self.forget(session))
+                self._drop(before)
             while len(self._known) > LIMIT:
-                self._known.popitem(last=False)
-        if known is None:
-            self._deaths.watch(reader.life, lambda: self.forget(session))
+                self._drop(self._known.popitem(last=False)[1])
         return found
 
     def forget(self, session: str) -> None:
         """Keep nothing of it."""
         with self._lock:
-            self._known.pop(session, None)
+            self._drop(self._known.pop(session, None))
 
     def close(self) -> None:
         """Forget all. Once."""
         self._deaths.close()
         with self._lock:
             self._known.clear()
+
+    def _drop(self, known: Neighbour | None) -> None:
+        """Wait no more for the end of one that may live on for long: that keeps a file open."""
+        if known is not None:
+            self._deaths.unwatch(known.reader.life)
 
 
 def met(session: str) -> Address:
@@ -111,11 +119,15 @@ def _found(reader: Reader, page: bytes) -> Neighbour:
     """Return a neighbour with all of it mapped that can be.
 
     Raises:
-        NotThere: the kernel does not let us at the rest.
+        NotThere: it shows what no memory is, or the kernel does not let us at the rest.
     """
-    pid, shown = reader.address.pid, sorted(notice.shown(page))
+    pid, shown = reader.address.pid, notice.shown(page)
+    shown.sort(key=itemgetter(0))
     memory = Registered()
-    memory.add(region for region, _ in shown)
+    try:
+        memory.add(region for region, _ in shown)
+    except ValueError as error:
+        raise NotThere(f"process {pid} shows no memory: {error}") from error
     lengths: dict[File, int] = {}  # of files, as far as anything is in them
     for region, share in shown:
         if share is not None:

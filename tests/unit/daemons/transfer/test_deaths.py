@@ -57,6 +57,40 @@ def test_a_life_that_nobody_holds_keeps_no_file() -> None:
         os.fstat(file)
 
 
+def test_one_that_is_watched_no_more_is_not_told_and_keeps_no_file(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    deaths, first, second = Deaths(), Event(), Event()
+    life = Life(sleepers[0].pid)
+    file = life.file
+    deaths.watch(life, first.set)
+    deaths.unwatch(life)
+    deaths.unwatch(life)
+    del life
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(file)
+    deaths.watch(Life(sleepers[1].pid), second.set)
+    for sleeper in sleepers:
+        sleeper.kill()
+    assert second.wait(LIMIT_S)
+    assert not first.is_set()
+    deaths.close()
+    deaths.unwatch(Life(os.getpid()))
+
+
+def test_a_number_that_another_life_has_by_now_is_not_its_end(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    deaths, end = Deaths(), Event()
+    life = Life(sleepers[0].pid)
+    deaths.watch(life, end.set)
+    assert deaths._taken(life.file) is None
+    assert deaths._taken(10**6) is None
+    sleepers[0].kill()
+    assert end.wait(LIMIT_S)
+    deaths.close()
+
+
 def test_after_close_nobody_is_told(sleepers: list[subprocess.Popen[bytes]]) -> None:
     deaths, end = Deaths(), Event()
     deaths.watch(Life(sleepers[0].pid), end.set)

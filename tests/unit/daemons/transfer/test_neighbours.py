@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,7 +12,7 @@ from daemons.transfer import neighbours, other_memory
 from daemons.transfer.backend import Comb, Region
 from daemons.transfer.neighbours import Neighbours
 from daemons.transfer.notice import Notice, NotThere
-from daemons.transfer.shares import share_of
+from daemons.transfer.shares import Share, share_of
 from tests.support.transfer_process import Process, until
 
 
@@ -86,6 +87,58 @@ def test_no_more_are_remembered_than_the_limit(
     for notice in notices:
         known.look(str(notice.address))
     assert [known.get(str(n.address)) is None for n in notices] == [True, False, False]
+
+
+def test_who_is_forgotten_or_pushed_out_while_it_lives_keeps_no_file_open(
+    known: Neighbours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "LIMIT", 2)
+    notices = [Notice() for _ in range(3)]
+
+    def files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    def rounds(count: int) -> int:
+        for _ in range(count):
+            for notice in notices:
+                known.look(str(notice.address))
+        known.forget(str(notices[0].address))
+        return files()
+
+    assert rounds(1) == rounds(5)
+
+
+@pytest.mark.parametrize(
+    "regions",
+    [
+        [Region(2**63 + 5, 10)],
+        [Region(2**64 - 1, 1)],
+        [Region(4096, 2**64 - 1)],
+        [Region(4096, 0)],
+        [Region(0, 4096)],
+        [Region(4096, 100), Region(4100, 100)],
+        [Region(4096, 100), Region(4096, 100)],
+    ],
+)
+def test_one_that_shows_what_no_memory_is_takes_no_bytes(
+    known: Neighbours, regions: list[Region]
+) -> None:
+    notice = Notice()
+    notice.show(list(zip(regions, [None, Share(3, 1, 1, 0)], strict=False)))
+    with pytest.raises(NotThere, match="shows no memory"):
+        known.look(str(notice.address))
+
+
+@pytest.mark.parametrize("place", [{"offset": 2**64 - 1}, {"number": 2**62}, {"device": 2**64 - 1}])
+def test_a_share_that_is_out_of_all_bounds_is_memory_all_the_same(
+    known: Neighbours, place: dict[str, int]
+) -> None:
+    notice = Notice()
+    shared = np.frombuffer(shareable(4096), dtype=np.uint8)
+    share = share_of(region(shared))
+    assert share is not None
+    notice.show([(region(shared), share._replace(**place))])
+    assert known.look(str(notice.address)).mapped == ()
 
 
 def test_memory_that_the_kernel_keeps_from_us_is_not_there(
