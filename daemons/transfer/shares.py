@@ -5,8 +5,9 @@ Rules:
   nothing of this: a file that can get no shorter (``daemons/kv/shareable.py`` makes such) is
   offered, anything else is not.
 - A neighbour's file is opened through ``/proc/PID/fd``, by the kernel's rules of who may look at a
-  process, and is mapped only when it is the very one that was offered and cannot get shorter: an
-  access to what we map never faults, not even when the neighbour is gone.
+  process, and is mapped only when it is the very one that was offered and cannot get shorter, nor
+  lacks pages as hugetlb may: an access to what we map never faults, not even when the neighbour is
+  gone.
 - A mapping ends with the last reference to it.
 """
 
@@ -68,13 +69,15 @@ def _offered(file: File, offset: int) -> Share | None:
     for number in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):
             told = os.fstat(number)
-            if (told.st_dev, told.st_ino) == file and _cannot_shrink(number):
+            if (told.st_dev, told.st_ino) == file and _never_faults(number):
                 return Share(number, *file, offset)
     return None
 
 
-def _cannot_shrink(file: int) -> bool:
-    return bool(fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)
+def _never_faults(file: int) -> bool:
+    """Say whether it gets no shorter, and its pages are not of those that run out (hugetlb)."""
+    is_ordinary = os.fstatvfs(file).f_bsize == mmap.PAGESIZE
+    return is_ordinary and bool(fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)
 
 
 def _table() -> Iterator[_Line]:
@@ -102,7 +105,7 @@ class Mapped:
         try:
             told = os.fstat(opened)
             is_it = file is None or (told.st_dev, told.st_ino) == file
-            if not is_it or told.st_size < length or not _cannot_shrink(opened):
+            if not is_it or told.st_size < length or not _never_faults(opened):
                 raise OSError(f"file {number} of process {pid} is not what was offered")
             self.memory = mmap.mmap(opened, length)
         finally:

@@ -72,6 +72,20 @@ def test_a_file_that_may_get_shorter_is_not_offered(unsealed: tuple[int, np.ndar
     assert share_of(region(array)) is not None
 
 
+def test_a_file_of_set_aside_pages_is_not_mapped() -> None:
+    try:
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | os.MFD_HUGETLB
+        file = os.memfd_create("huge", flags)
+    except OSError as error:
+        pytest.skip(f"no hugetlb: {error}")
+    told = os.fstat(file)
+    os.ftruncate(file, os.fstatvfs(file).f_bsize)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    with pytest.raises(OSError, match="not what was offered"):
+        Mapped(os.getpid(), file, LENGTH, (told.st_dev, told.st_ino))
+    os.close(file)
+
+
 def test_what_is_written_where_it_is_mapped_is_there(ours: np.ndarray) -> None:
     share = share_of(region(ours))
     assert share is not None
