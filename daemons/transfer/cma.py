@@ -88,19 +88,25 @@ class Cma:
         return MAPPED if known.mapped else NAME
 
     def register(self, regions: Sequence[Region]) -> None:
-        pid = self._notice.address.pid
-        for region in regions:
-            try:
-                other_memory.read(pid, region.address, 1)
-            except OSError as error:
-                raise OperatorError(
-                    f"memory at {region.address:#x} is not the host's: {error.strerror}",
-                    "transfer.backend: mooncake reaches a GPU's memory, cma does not",
-                ) from error
+        shown = [(region, share_of(region)) for region in regions]
+        for region, share in shown:
+            if share is None:
+                self._check(region)
         with self._lock:
             self._memory.add(regions)
-            self._shown += [(region, share_of(region)) for region in regions]
+            self._shown += shown
             self._notice.show(self._shown)
+
+    def _check(self, region: Region) -> None:
+        try:
+            other_memory.read(self._notice.address.pid, region.address, 1)
+        except PermissionError as error:
+            raise _unusable(f"in no file, and process_vm_readv: {error.strerror}") from error
+        except OSError as error:
+            raise OperatorError(
+                f"memory at {region.address:#x} is not the host's: {error.strerror}",
+                "transfer.backend: mooncake reaches a GPU's memory, cma does not",
+            ) from error
 
     def trouble(self, peer: str) -> str:
         """Return why this peer cannot be written to from here, "" when it can; asks the peer."""
@@ -141,15 +147,15 @@ class Cma:
             self._neighbours.close()
 
     def _write(self, session: str, copies: CopyTable) -> None:
-        found = combs(copies)
-        small = sum(comb.bytes for comb in found) < len(found) * LEAST_BYTES
-        if small or not self._are_sources(found):
-            found = []  # too small to be worth it, or to be looked at one by one
-            self._memory.check_sources(copies)
         try:
             peer = self._neighbours.look(session)
         except NotThere as error:
             raise PeerGone(f"{session}: {error}") from error
+        found = combs(copies)
+        small = sum(comb.bytes for comb in found) < len(found) * LEAST_BYTES
+        if (small and peer.is_open) or not self._are_sources(found):
+            found = []  # too small to be worth it, or to be looked at one by one
+            self._memory.check_sources(copies)
         mapped = [comb for one in found if (comb := peer.mapped_at(one)) is not None]
         if found and len(mapped) == len(found):
             self._move(mapped, session)

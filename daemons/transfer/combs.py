@@ -15,7 +15,7 @@ from daemons.transfer.backend import Comb, CopyTable
 
 _LOWEST = 4096  # no memory is mapped below
 # The whole address space as a buffer: an array anywhere in it costs a microsecond.
-_EVERYTHING: Any = (ctypes.c_ubyte * ((1 << 47) - _LOWEST)).from_address(_LOWEST)
+_EVERYTHING: Any = (ctypes.c_ubyte * ((1 << 62) - _LOWEST)).from_address(_LOWEST)
 
 
 def copy(comb: Comb) -> None:

@@ -7,6 +7,7 @@ is gone, or has ended, it is forgotten, and what was mapped of it with the last 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
@@ -34,6 +35,7 @@ class Neighbour:
         memory: what of it we may write.
         shifts: from an address there to the same byte here, for each region; 0: it is not mapped.
         mapped: what the shifts lead to.
+        is_open: whether the kernel copies into its memory for us.
     """
 
     reader: Reader
@@ -41,6 +43,7 @@ class Neighbour:
     memory: Registered
     shifts: Integers
     mapped: tuple[Mapped, ...]
+    is_open: bool
 
     def mapped_at(self, comb: Comb) -> Comb | None:
         """Return a comb with its target in our memory; None when it is not all mapped."""
@@ -141,15 +144,19 @@ def _found(reader: Reader, page: bytes) -> Neighbour:
                 if share.file not in files:
                     files[share.file] = Mapped(pid, share.number, lengths[share.file], share.file)
                 shifts[index] = files[share.file].address + share.offset - region.address
-        if not shifts[index]:
-            _reach(pid, region)
-    return Neighbour(reader, page, memory, shifts, tuple(files.values()))
+    refusal = _refusal(pid, memory.regions)
+    if refusal and not shifts.all():
+        raise NotThere(f"process {pid} cannot be reached: {refusal}")
+    return Neighbour(reader, page, memory, shifts, tuple(files.values()), is_open=not refusal)
 
 
-def _reach(pid: int, region: Region) -> None:
+def _refusal(pid: int, regions: Sequence[Region]) -> str:
+    """Return why the kernel keeps us from a process's memory; "": it does not."""
     try:
-        other_memory.read(pid, region.address, 1)
+        for region in regions[:1]:
+            other_memory.read(pid, region.address, 1)
     except PermissionError as error:
-        raise NotThere(f"process {pid} cannot be reached: {error.strerror}") from error
+        return str(error.strerror)
     except OSError:  # an address of nothing; a write to it says so
-        return
+        pass
+    return ""

@@ -129,7 +129,7 @@ class Reader:
             if started(address.pid) != address.start:
                 raise NotThere(f"process {address.pid} is another one now")
         except OSError as error:
-            raise NotThere(f"process {address.pid} is not there") from error
+            raise NotThere(f"process {address.pid} is not there: {error.strerror}") from error
         try:
             self._mapped = Mapped(address.pid, address.file, PAGE_BYTES)
         except OSError as error:

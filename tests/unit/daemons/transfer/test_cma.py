@@ -180,6 +180,32 @@ def test_pieces_too_small_to_be_looked_at_go_through_the_kernel(pair: tuple[Cma,
     assert all(np.array_equal(target[a : a + 16], source[a : a + 16]) for a in starts)
 
 
+def refused(*_: object) -> bytes:
+    raise PermissionError(1, "Operation not permitted")  # as under ptrace_scope or seccomp
+
+
+def test_pieces_of_any_size_reach_a_pool_where_the_kernel_copies_for_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(other_memory, "read", refused)
+    monkeypatch.setattr(other_memory, "write", refused)
+    sender, receiver = Cma(), Cma()
+    source, target, copies = paired((sender, receiver), 1 << 16)
+    starts = [0, 48, 64, 4096, 65520]
+    ours, theirs = copies[0].source, copies[0].target
+    sender.write(receiver.session, [Copy(ours + a, theirs + a, 16) for a in starts])
+    assert all(np.array_equal(target[a : a + 16], source[a : a + 16]) for a in starts)
+    assert np.count_nonzero(target) <= 16 * len(starts)
+    outside = [Copy(ours, theirs + (1 << 16) - 8, 16)]
+    with pytest.raises(WriteCut, match="outside the peer's memory"):
+        sender.write(receiver.session, outside)
+    _, plain = memory(4096)
+    with pytest.raises(OperatorError, match="process_vm_readv: Operation not permitted"):
+        receiver.register([plain])
+    for one in (sender, receiver):
+        one.close()
+
+
 def test_a_long_write_looks_again_after_each_part(
     pair: tuple[Cma, Cma], monkeypatch: pytest.MonkeyPatch
 ) -> None:

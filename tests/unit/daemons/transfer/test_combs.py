@@ -71,3 +71,8 @@ def test_parts_hold_no_more_than_they_may_or_one_piece(most: int, teeth: list[in
     assert [part.teeth for part in parts] == teeth
     assert expanded(parts) == expanded([comb])
     assert sum(part.bytes for part in parts) == comb.bytes == 50
+
+
+@pytest.mark.parametrize("address", [4096, 1 << 46, 1 << 48, 1 << 56])
+def test_memory_may_be_anywhere_that_a_processor_has_it(address: int) -> None:
+    assert combs._view(address, 64, Comb(address, address, 16, 3)).ctypes.data == address
