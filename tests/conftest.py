@@ -69,6 +69,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("the time was up")
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    told = getattr(session.config, "workeroutput", None)  # in a process of pytest-xdist
+    if told is not None:
+        told["left_out"] = dict(LEFT_OUT)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object) -> None:
+    """Take what a process of pytest-xdist leaves out: all of them collect the same tests."""
+    for marker, tests in getattr(node, "workeroutput", {}).get("left_out", {}).items():
+        LEFT_OUT[marker] = max(LEFT_OUT[marker], tests)
+
+
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:

@@ -22,7 +22,9 @@ def test_bytes_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pid", "at", "number"), [(os.getpid(), 4096, errno.EFAULT), (2**30, 4096, errno.ESRCH)]
+    ("pid", "at", "number"),
+    [(os.getpid(), 4096, errno.EFAULT), (2**30, 4096, errno.ESRCH)],
+    ids=["nothing is there", "nobody is there"],
 )
 def test_what_cannot_be_read_says_why(pid: int, at: int, number: int) -> None:
     with pytest.raises(OSError, match=r"No such process|Bad address") as error:
