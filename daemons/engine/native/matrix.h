@@ -241,41 +241,49 @@ inline void add_product(Floats& to, const Bf16* x, const Bf16* w) {
 
 constexpr int AHEAD_BYTES = 4096;  // of the weights, about what memory's latency is worth
 
-// out[M][32] = x[M][depth] * panel; rows of `x` and of `out` lie so many elements apart.
-template <class T, int M>
+// out[P][M][32] = x[M][depth] * each of P panels that lie behind each other; rows of `x` and of
+// `out` lie so many elements apart.
+template <class T, int P, int M>
 void multiply_tile(const T* x, size_t stride, const T* panel, int depth, float* out,
                    size_t out_stride) {
-    Floats sums[M][PARTS];
+    Floats sums[P][M][PARTS];
+#pragma GCC unroll 4
+    for (int p = 0; p < P; p++)
 #pragma GCC unroll 16
-    for (int m = 0; m < M; m++)
+        for (int m = 0; m < M; m++)
 #pragma GCC unroll 8
-        for (int part = 0; part < PARTS; part++) sums[m][part] = Floats{};
+            for (int part = 0; part < PARTS; part++) sums[p][m][part] = Floats{};
     for (int i = 0; i < depth; i += GROUP<T>) {
-        const T* w = panel + size_t(i) * PANEL;
-        __builtin_prefetch(reinterpret_cast<const char*>(w) + AHEAD_BYTES);
-        __builtin_prefetch(reinterpret_cast<const char*>(w) + AHEAD_BYTES + 64);
+#pragma GCC unroll 4
+        for (int p = 0; p < P; p++) {
+            const T* w = panel + (size_t(p) * depth + i) * PANEL;
+            __builtin_prefetch(reinterpret_cast<const char*>(w) + AHEAD_BYTES);
+            __builtin_prefetch(reinterpret_cast<const char*>(w) + AHEAD_BYTES + 64);
+#pragma GCC unroll 16
+            for (int m = 0; m < M; m++)
+#pragma GCC unroll 8
+                for (int part = 0; part < PARTS; part++)
+                    add_product(sums[p][m][part], x + m * stride + i, w + part * LANES * GROUP<T>);
+        }
+    }
+#pragma GCC unroll 4
+    for (int p = 0; p < P; p++)
 #pragma GCC unroll 16
         for (int m = 0; m < M; m++)
 #pragma GCC unroll 8
             for (int part = 0; part < PARTS; part++)
-                add_product(sums[m][part], x + m * stride + i, w + part * LANES * GROUP<T>);
-    }
-#pragma GCC unroll 16
-    for (int m = 0; m < M; m++)
-#pragma GCC unroll 8
-        for (int part = 0; part < PARTS; part++)
-            store(out + m * out_stride + part * LANES, sums[m][part]);
+                store(out + (p * M + m) * out_stride + part * LANES, sums[p][m][part]);
 }
 
 template <class T>
 using Tile = void (*)(const T*, size_t, const T*, int, float*, size_t);
 
-template <class T, size_t... M>
+template <class T, int P, size_t... M>
 constexpr std::array<Tile<T>, sizeof...(M)> tiles_of(std::index_sequence<M...>) {
-    return {multiply_tile<T, int(M) + 1>...};
+    return {multiply_tile<T, P, int(M) + 1>...};
 }
-template <class T>
-constexpr auto TILES = tiles_of<T>(std::make_index_sequence<TALLEST>{});
+template <class T, int P>
+constexpr auto TILES = tiles_of<T, P>(std::make_index_sequence<TALLEST / P>{});
 
 constexpr int MOST_ROWS = std::max(TALLEST, GRIP_ROWS);  // that are multiplied at once
 
@@ -300,7 +308,24 @@ struct Multiplier {
                   size_t out_stride) {
         if constexpr (std::is_same_v<T, Bf16>)
             if (takes(depth)) return grip.template multiply<PANEL_READ>(x, stride, panel, depth, height, out, out_stride);
-        TILES<T>[height - 1](x, stride, panel, depth, out, out_stride);
+        TILES<T, 1>[height - 1](x, stride, panel, depth, out, out_stride);
+    }
+
+    // How many panels so few rows can meet at once. Weights that come from memory come faster in
+    // some streams than in one.
+    int streams(int rows, int depth) const {
+        if (takes(depth)) return rows <= TILE_ROWS ? 2 : 1;
+        return rows * 4 <= TALLEST ? 4 : rows * 2 <= TALLEST ? 2 : 1;
+    }
+    // out[count][height][32] of some panels that lie behind each other, as many as `streams` allows.
+    void multiply_some(const T* x, size_t stride, const T* panel, int depth, int height, int count,
+                       float* out) {
+        if constexpr (std::is_same_v<T, Bf16>)
+            if (takes(depth)) return grip.multiply_two(x, stride, panel, depth, height, out, PANEL);
+        if constexpr (TALLEST >= 4)
+            if (count == 4) return TILES<T, 4>[height - 1](x, stride, panel, depth, out, PANEL);
+        if constexpr (TALLEST >= 2)
+            return TILES<T, 2>[height - 1](x, stride, panel, depth, out, PANEL);
     }
 };
 
@@ -312,25 +337,33 @@ void multiply(Team& team, int member, const T* x, size_t stride, int rows, const
               Done&& done) {
     alignas(64) float out[MOST_ROWS * PANEL];
     Multiplier<T> multiplier;
-    int blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
-    int chunk = blocks > 1 ? std::clamp(matrix.panels / (team.members() * 4), 1, 16) : 1;
+    int blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS, depth = matrix.depth;
+    int most = matrix.bits ? 1 : multiplier.streams(rows, depth);
+    int chunk = std::clamp(matrix.panels / (team.members() * 4), 1, blocks > 1 ? 16 : most);
     int chunks = (matrix.panels + chunk - 1) / chunk, shares = chunks * blocks;
     for (int share; (share = team.take_near(member, shares)) >= 0;) {
         int block = share % blocks, first_panel = share / blocks * chunk;
         int first = int(int64_t(rows) * block / blocks);
         int last = int(int64_t(rows) * (block + 1) / blocks);
         int end = std::min(matrix.panels, first_panel + chunk);
-        for (int panel = first_panel; panel < end; panel++) {
+        for (int panel = first_panel, count; panel < end; panel += count) {
+            count = std::min(most, end - panel);
+            if (count > 1) {
+                count = count / 2 * 2;
+                multiplier.multiply_some(x, stride, matrix.panel<T>(panel), depth, rows, count, out);
+                for (int i = 0; i < count; i++) done(0, rows, panel + i, out + i * rows * PANEL);
+                continue;
+            }
             const T* weights = matrix.ready_panel<T>(panel);
             for (int row = first, height; row < last; row += height) {
-                height = multiplier.height(last - row, matrix.depth);
+                height = multiplier.height(last - row, depth);
                 const T* from = x + row * stride;
                 if (row == first)
-                    multiplier.template multiply<NEVER>(from, stride, weights, matrix.depth, height,
-                                                        out, PANEL);
+                    multiplier.template multiply<NEVER>(from, stride, weights, depth, height, out,
+                                                        PANEL);
                 else
-                    multiplier.template multiply<BEFORE>(from, stride, weights, matrix.depth, height,
-                                                         out, PANEL);
+                    multiplier.template multiply<BEFORE>(from, stride, weights, depth, height, out,
+                                                         PANEL);
                 done(row, height, panel, out);
             }
         }

@@ -143,6 +143,25 @@ def test_logits_of_a_row_do_not_depend_on_its_neighbours(place: Place) -> None:
     assert torch.equal(together, torch.cat([model.logits(row.unsqueeze(0)) for row in rows]))
 
 
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("place", [CPU, CPU_BF16], ids=["fp32", "bf16"])
+def test_a_few_rows_that_meet_several_panels_at_once_are_as_among_many(
+    place: Place, members: int
+) -> None:
+    outputs = 32 * 18 + 5  # the last panels are no whole group, the very last is not full
+    draw = torch.Generator().manual_seed(4)
+    weight = torch.randn(outputs, 64, generator=draw).to(place.dtype)
+    rows = torch.randn(29, 64, generator=draw)
+    store = _store(place)
+    head = store.matrix(weight, None, is_gated=False)
+    together = _logits_of(place, head, outputs, rows, members)
+    normed = torch.nn.functional.rms_norm(rows, (64,), eps=1e-5).to(place.dtype)
+    assert torch.allclose(together, normed.float() @ weight.float().T, rtol=0.02, atol=0.1)
+    for count in range(1, 18):
+        few = _logits_of(place, head, outputs, rows[:count], members)
+        assert torch.equal(few, together[:count])
+
+
 def test_torchs_products_and_the_kernels_take_turns_on_a_thread() -> None:
     model = model_of("llama", CPU_BF16, 1)
     draw = torch.Generator().manual_seed(1)
@@ -260,27 +279,37 @@ def test_rounded_weights_compute_what_they_stand_for(
 def test_a_rounded_matrix_is_the_plain_one_of_its_expanded_weight(
     *, gated: bool, place: Place, weights: Weights
 ) -> None:
-    spec = read_spec(checkpoint("llama"))
     draw = torch.Generator().manual_seed(4)
     weight = torch.randn(86, 64, generator=draw).to(place.dtype)
-    held = rounded(weight, weights)
-    store = native._Store(spec, Checkpoint(checkpoint("llama"), place), place, library(), "auto")
+    held, store = rounded(weight, weights), _store(place)
     one = store.rounded(held, None, is_gated=gated)
     two = store.matrix(held.expanded(), None, is_gated=gated)
-    model = model_of("llama", place, 2)
     rows = torch.randn(33, 64, generator=draw)
-    outs = []
-    for head in (one, two):
-        facts = type(model._model).from_buffer_copy(model._model)
-        facts.head, facts.vocabulary = head, 86
-        logits = torch.empty(33, 86)
-        fault = team(2).library.calls.pd_logits(
-            c.byref(facts), team(2).address, team(2).space, rows.data_ptr(), None, 33,
-            logits.data_ptr(),
-        )  # fmt: skip
-        abi.checked(fault)
-        outs.append(logits)
+    outs = [_logits_of(place, head, 86, rows, 2) for head in (one, two)]
     if place is CPU:  # a product and a sum may be one operation there
         assert torch.allclose(outs[0], outs[1], rtol=1e-5, atol=1e-5)
     else:
         assert torch.equal(outs[0], outs[1])
+
+
+def _store(place: Place) -> native._Store:
+    directory = checkpoint("llama")
+    return native._Store(
+        read_spec(directory), Checkpoint(directory, place), place, library(), "auto"
+    )
+
+
+def _logits_of(
+    place: Place, head: int, outputs: int, rows: torch.Tensor, members: int
+) -> torch.Tensor:
+    """Return what a head makes of rows [rows, 64] that are normed without a weight."""
+    norm, own = torch.ones(64), team(members)
+    facts = abi.Model.from_buffer_copy(model_of("llama", place, 2)._model)
+    facts.head, facts.vocabulary, facts.norm = head, outputs, norm.data_ptr()
+    logits = torch.empty(len(rows), outputs)
+    fault = own.library.calls.pd_logits(
+        c.byref(facts), own.address, own.space, rows.data_ptr(), None, len(rows),
+        logits.data_ptr(),
+    )  # fmt: skip
+    abi.checked(fault)
+    return logits
