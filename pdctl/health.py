@@ -127,6 +127,11 @@ def _pools(survey: Survey) -> Iterator[str]:
             yield f"{name} has almost no KV page free"
         if status.pages.get("quarantined"):
             yield f"{name} has {status.pages['quarantined']} pages in quarantine"
+        window = status.window_pages
+        if kv_share(window, sum(window.values())) > KV_FULL:
+            yield f"{name} has almost no window page free"
+        if window.get("quarantined"):  # alone, where decode had the prompt's other pages already
+            yield f"{name} has {window['quarantined']} window pages in quarantine"
         bad = sorted(peer for peer, state in status.peers.items() if _is_bad(state))
         if bad:
             yield f"{name} does not hear {', '.join(bad)}"

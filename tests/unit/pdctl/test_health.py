@@ -126,6 +126,16 @@ def test_pools_and_peers_are_looked_at() -> None:
     assert reasons.level is Level.WARN
 
 
+def test_pools_of_layers_with_a_window_are_looked_at() -> None:
+    pages = {"free": 9, "cached": 0, "request": 0, "writer": 0, "quarantined": 0}
+    window = {"free": 0, "cached": 1, "request": 96, "writer": 0, "quarantined": 3}
+    d0 = said("d0", pages=pages, window_pages=window)
+    assert health_of(survey(statuses={"d0": d0, "p0": said("p0")})).reasons == (
+        "d0 has almost no window page free",
+        "d0 has 3 window pages in quarantine",
+    )
+
+
 def test_versions_files_and_fingerprints_must_agree() -> None:
     print_of = {
         "model": "m",
