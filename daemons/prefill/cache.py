@@ -18,7 +18,8 @@ from daemons.kv.window_pool import NO_POOL, WindowPool
 from daemons.kv.window_table import WindowTable
 from daemons.prefill.request import Request
 
-PLENTY_SHARE = 2  # a room takes at most the half of the window pages that are free beyond its need
+# The half of the window pages is for what rooms need; one may take half of what is free beyond.
+PLENTY_SHARE = 2
 
 
 @dataclass(slots=True)
@@ -74,11 +75,16 @@ class Cache:
         request.pages = lease.pages + self.pages.take(key, more, Owner.REQUEST)
         request.computed = request.cached_tokens = len(lease) * self.page_size
         if self.pool:
-            plenty = min(more, self.window.free // PLENTY_SHARE) if self.on else 0
+            plenty = min(more, self._plenty()) if self.on else 0
             own = self.window.take(key, max(least, plenty), Owner.REQUEST)
             read = tuple(node.window for node in lease.windows)
             request.window = WindowTable(len(lease) - len(read), read, own, set(read))
         return True
+
+    def _plenty(self) -> int:
+        """Return how many window pages a room may take, whatever it needs."""
+        beyond = self.window.available - self.window.size // PLENTY_SHARE
+        return max(0, min(self.window.free, beyond)) // PLENTY_SHARE
 
     def _least(self, text_pages: int) -> int:
         """Return how many window pages of its own a room needs for so much of its text."""

@@ -54,14 +54,22 @@ def test_a_room_that_cannot_have_all_gets_nothing() -> None:
         assert (has.cache.pages.free, has.cache.window.free, has.rows.free) == before
 
 
-def test_while_many_are_free_a_room_takes_the_half_of_them() -> None:
-    has = memory(pool=window_pool(9))
+def test_while_many_are_free_a_room_takes_more_than_it_needs() -> None:
+    has = memory(pool=window_pool(20))
     request = room(1, 20)
     assert has.give(request)
-    assert len(request.window.spare) == 4
+    assert len(request.window.spare) == 5, "the half of what is beyond the half of the pool"
     short = room(2, 4)
     assert has.give(short)
     assert len(short.window.spare) == 1, "no more than its text"
+
+
+def test_long_rooms_leave_window_pages_for_all_places_of_a_batch() -> None:
+    places = EngineConfig().batch_rooms
+    pool = window_pool(3 * window_rooms(EngineConfig()))
+    has = memory(pages=500 * places, pool=pool, rows=places)
+    for number in range(places):
+        assert has.give(room(number + 1, 2000)), f"{number} rooms have {has.cache.window.counts()}"
 
 
 def test_a_prompt_goes_on_where_the_window_pages_of_another_are() -> None:
