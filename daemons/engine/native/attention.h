@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <tuple>
 
 #include "matrix.h"
 #include "team.h"
@@ -17,7 +16,7 @@
 namespace pd {
 
 constexpr int BLOCK = 128;      // positions
-constexpr int UNIT_ROWS = 96;   // queries (of all heads of a group) that share a packed block
+constexpr int UNIT_ROWS = 192;  // queries (of all heads of a group) that share a packed block
 constexpr int SPLIT_BLOCKS = 4; // a single token's past is cut into shares of so many blocks
 
 // How the cache of one layer lies: [kind][kv_heads][pages][page_size][head_dim].
@@ -213,35 +212,54 @@ void merge(int rows, Into&& into_of, const float* largest, const float* sums, co
     }
 }
 
-// Scores of one query over a block become weights; returns the largest score, as a power of two,
-// and the weights' sum. How much of the block a row sees changes no score that it does see: whether
-// it sees all of it depends on its company.
-template <class T>
-std::pair<float, float> weigh(float* scores, int low, int high, int depth, const Rule& rule, T* to) {
+// Scores of one query over a block, made ready: capped, and nothing where it does not see. Returns
+// what makes them powers of two. How much of the block a row sees changes no score that it does see:
+// whether it sees all of it depends on its company.
+inline float prepare(float* scores, int low, int high, int depth, const Rule& rule) {
     float factor = rule.scale * LOG2_E;
     bool is_whole = low <= 0 && high >= depth, is_plain = !(rule.softcap > 0) && factor > 0;
-    if (!is_whole || !is_plain) {
-        for (int i = 0; i < depth; i += LANES) {
-            Floats score = load(scores + i);
-            if (!is_plain) score = score * all(rule.scale);
-            if (rule.softcap > 0)
-                score = hyperbolic_tangent(score / all(rule.softcap)) * all(rule.softcap);
-            Ints at = counted() + i;
-            store(scores + i, (at >= low) & (at < high) ? score : all(NOTHING));
-        }
-        if (!is_plain) factor = LOG2_E;
-    }
-    Floats most = load(scores);
-    for (int i = LANES; i < depth; i += LANES) most = larger(load(scores + i), most);
-    float peak = largest(most) * factor;
-    if (peak == NOTHING) return {NOTHING, 0.0f};
-    Floats total = Floats{};
+    if (is_whole && is_plain) return factor;
     for (int i = 0; i < depth; i += LANES) {
-        Floats weight = power_of_two(load(scores + i) * all(factor) - all(peak));
-        total = total + weight;
-        narrowed(to + i, weight);
+        Floats score = load(scores + i);
+        if (!is_plain) score = score * all(rule.scale);
+        if (rule.softcap > 0)
+            score = hyperbolic_tangent(score / all(rule.softcap)) * all(rule.softcap);
+        Ints at = counted() + i;
+        store(scores + i, (at >= low) & (at < high) ? score : all(NOTHING));
     }
-    return {peak, sum(total)};
+    return is_plain ? factor : LOG2_E;
+}
+
+constexpr int WEIGHED = LANES == 16 ? 4 : 2;  // rows in turns, as many as the registers hold
+
+// Such scores of some rows become weights; `peaks` are the largest scores, as powers of two. A row
+// that sees nothing (its peak says so) gets weights without a meaning.
+template <int ROWS, class T>
+[[gnu::noinline]] void weigh(const float* scores, int depth, float factor, T* to, float* peaks,
+                             float* sums) {
+    Floats most[ROWS], peak[ROWS], total[ROWS];
+#pragma GCC unroll 4
+    for (int row = 0; row < ROWS; row++) most[row] = load(scores + row * SCORE_STRIDE);
+    for (int i = LANES; i < depth; i += LANES)
+#pragma GCC unroll 4
+        for (int row = 0; row < ROWS; row++)
+            most[row] = larger(load(scores + row * SCORE_STRIDE + i), most[row]);
+#pragma GCC unroll 4
+    for (int row = 0; row < ROWS; row++) {
+        peaks[row] = largest(most[row]) * factor;
+        peak[row] = all(peaks[row]);
+        total[row] = Floats{};
+    }
+    for (int i = 0; i < depth; i += LANES)
+#pragma GCC unroll 4
+        for (int row = 0; row < ROWS; row++) {
+            Floats score = load(scores + row * SCORE_STRIDE + i);
+            Floats weight = power_of_two(score * all(factor) - peak[row]);
+            total[row] = total[row] + weight;
+            narrowed(to + row * WEIGHT_STRIDE + i, weight);
+        }
+#pragma GCC unroll 4
+    for (int row = 0; row < ROWS; row++) sums[row] = sum(total[row]);
 }
 
 // Some blocks of a span's past, for queries of one kv head: rows of (token, head of the group).
@@ -304,14 +322,20 @@ struct Unit {
                 multiplier.template multiply<LATELY>(x, cache.head_dim,
                                                      packed_keys(desk) + size_t(at) * depth, depth,
                                                      height, desk.scores + at, SCORE_STRIDE);
+            float factor = 0.0f;  // the same for all rows
             for (int row = 0; row < height; row++) {
                 int low = low_of(first + row) - begin, high = high_of(first + row) - begin;
-                std::tie(peaks[row], sums[row]) =
-                    weigh<T>(desk.scores + row * SCORE_STRIDE, low, high, seen, rule,
-                             weights + row * WEIGHT_STRIDE);
+                factor = prepare(desk.scores + row * SCORE_STRIDE, low, high, seen, rule);
+            }
+            for (int row = 0, some; row < height; row += some) {
+                some = height - row < WEIGHED ? 1 : WEIGHED;
+                auto together = some == 1 ? weigh<1, T> : weigh<WEIGHED, T>;
+                together(desk.scores + row * SCORE_STRIDE, seen, factor,
+                         weights + row * WEIGHT_STRIDE, peaks + row, sums + row);
+            }
+            for (int row = 0; row < height; row++)
                 if (peaks[row] == NOTHING)
                     std::memset(weights + row * WEIGHT_STRIDE, 0, sizeof(T) * seen);
-            }
             for (int at = 0; at < wide; at += PANEL)
                 multiplier.template multiply<LATELY>(weights, WEIGHT_STRIDE,
                                                      packed_values(desk) + size_t(at) * whole, seen,

@@ -74,7 +74,8 @@ struct Plan {
 inline Plan plan_for(const Batch& batch, int window, int kv_heads, int group, int members) {
     Plan plan{window, {}, {}, 0};
     bool is_scarce = batch.tokens * kv_heads < 4 * members;
-    int step = std::max(1, UNIT_ROWS / group);
+    bool is_plenty = int64_t(batch.tokens) * kv_heads * group >= int64_t(4) * members * UNIT_ROWS;
+    int step = std::max(1, (is_plenty ? UNIT_ROWS : UNIT_ROWS / 2) / group);
     for (int span = 0; span < batch.span_count; span++) {
         const Span& own = batch.spans[span];
         // The last tokens see the most, so they go first.
