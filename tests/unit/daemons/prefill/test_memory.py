@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
+
+import msgspec
+import pytest
 
 from daemons.engine.config import EngineConfig
 from daemons.kv.ledger import Owner
+from daemons.kv.window import Windows
 from daemons.kv.window_pool import NO_POOL, WindowPool
 from daemons.prefill.config import PrefillConfig
 from daemons.prefill.memory import Memory, memory_of, window_rooms
@@ -106,3 +111,38 @@ def test_credits_count_the_rooms_for_which_there_are_window_pages() -> None:
 
 def test_there_are_window_pages_for_a_batch_and_for_one_that_is_sent() -> None:
     assert window_rooms(EngineConfig(batch_rooms=64)) == 128
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_a_room_begins_with_is_its_text_and_no_room_waits_for_nobody(seed: int) -> None:
+    rng = Random(seed)
+    windows = Windows(PAGE_SIZE, (None, rng.choice((1, 2, 5, 9, 17))))
+    has = memory(rng.randrange(8, 30), WindowPool(windows, rng.randrange(3, 20)))
+    written: dict[int, tuple[int, ...]] = {}  # window page: the text up to its end
+    here: list[Request] = []
+    for number in range(80):
+        request = room(number, rng.randrange(1, 60))
+        text = tuple(1 + (rng.random() < 0.03) for _ in request.prompt)
+        request.submit = msgspec.structs.replace(request.submit, prompt=text)
+        if has.too_small(len(text)):
+            continue
+        while not has.give(request):
+            assert here, f"{len(text)} tokens wait: {has.cache.window.counts()}"
+            has.release(here.pop(rng.randrange(len(here))))
+        here.append(request)
+        table, end = request.window, request.computed
+        seen = range(has.cache.pool.first_needed(end), end // PAGE_SIZE)
+        while end < len(text):
+            start, end = end, min(len(text), end + rng.randrange(1, 5))
+            table.cover(has.cache.pool, start, end)
+            for at, page in zip(seen, table.part(seen.start, seen.stop), strict=True):
+                assert written[page] == text[: min(start, (at + 1) * PAGE_SIZE)]
+            for at in range(start // PAGE_SIZE, table.end):
+                (page,) = table.part(at, at + 1)
+                written[page] = text[: min(end, (at + 1) * PAGE_SIZE)]
+            seen = range(has.cache.pool.first_needed(end), table.end)
+        has.cache.keep(request)
+        has.cache.window.check()
+    while here:
+        has.release(here.pop())
+    assert has.cache.window.available == has.cache.window.size
