@@ -18,7 +18,7 @@ from daemons.lb import __main__ as main_module
 from daemons.protocol.topology import Fingerprint, Registration, Role, State
 from daemons.runtime.http import run_site
 
-from .conftest import FakeWorker, MakeWorker, events
+from .conftest import FakeWorker, MakeWorker, events, until
 
 DEADLINE_S = 20.0
 FINGERPRINT = Fingerprint("m", "fp32", 16, 2, 2, 8)
@@ -91,6 +91,7 @@ async def test_it_finds_workers_serves_and_drains_on_sigterm(
         for worker in (p0, d0):
             book.registry.put(registration(worker), book.clock())
         await answers(http, url + "/health", 200)
+        await until(lambda: "lb" in book.registry.lives)
         assert book.registry.lives["lb"].role is Role.LB
         async with http.post(url + "/generate", data=b'{"text":"a","stream":true}') as response:
             await response.content.readany()
