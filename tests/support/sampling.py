@@ -16,10 +16,14 @@ def order_of(scores: Floats) -> list[int]:
 
 
 def judged(logits: Floats, token: int, top: int) -> TokenOut:
-    """Return a token with its raw log-probability and those of the likeliest."""
+    """Return a token with its raw log-probability and those of the likeliest.
+
+    The likeliest have the largest logits: beside a huge one, those of different logits may have
+    the same log-probability.
+    """
     logs = logits - logits.max()
     logs = logs - np.log(np.exp(logs).sum())
-    best = [other for other in order_of(logs)[:top] if logs[other] > -np.inf]
+    best = [other for other in order_of(logits)[:top] if logs[other] > -np.inf]
     return TokenOut(token, float(logs[token]), tuple((other, float(logs[other])) for other in best))
 
 

@@ -138,6 +138,7 @@ BATCHES = st.sampled_from([1, 2, 31, 64, 65, 150, 513]).flatmap(
 @settings(max_examples=150, deadline=None)
 @given(BATCHES)
 @example([Case([NONE] * 70, Sampling(top_k=3))])
+@example([Case([3e38, 0.0, 0.0, 0.25, 0.0], Sampling(logprobs=3))])
 @example([Case([0.0] * 65, Sampling(top_p=0.5, seed=seed)) for seed in range(4)])
 @example([Case([0.0, -0.0] * 40, Sampling(top_k=3, seed=seed)) for seed in range(4)])
 def test_kernels_torch_and_the_definition_choose_the_same(cases: list[Case]) -> None:
