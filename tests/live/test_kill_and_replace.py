@@ -80,10 +80,6 @@ def cluster(built: Cluster, right: Right) -> Iterator[Cluster]:
     healthy(built, right, within_s=BACK_S)
 
 
-def epochs(cluster: Cluster) -> dict[str, int]:
-    return {name: row["epoch"] for name, row in cluster.instances().items()}
-
-
 def cells(*short: tuple[str, str, str]) -> list[object]:
     """Return every (victim, process, phase); those that are not named are long."""
     phases = ("bootstrap", "forward", "inflight", "transfer", "running")
@@ -98,14 +94,14 @@ def cells(*short: tuple[str, str, str]) -> list[object]:
 def knows_workers(cluster: Cluster) -> bool:
     """Say whether a phone book that came anew has heard from both workers."""
     try:
-        return epochs(cluster).keys() >= {"p0", "d0"}
+        return cluster.epochs().keys() >= {"p0", "d0"}
     except OSError:
         return False
 
 
 def is_alive_as_before(cluster: Cluster, before: dict[str, int], victim: str) -> bool:
     try:
-        now = epochs(cluster)
+        now = cluster.epochs()
     except OSError:
         return False
     return all(now.get(name) == epoch for name, epoch in before.items() if name != victim)
@@ -125,7 +121,7 @@ def is_alive_as_before(cluster: Cluster, before: dict[str, int], victim: str) ->
 def test_a_kill_costs_the_rooms_of_the_victim_only(
     cluster: Cluster, right: Right, victim: str, process: str, phase: str
 ) -> None:
-    before = epochs(cluster)
+    before = cluster.epochs()
     address = cluster.url("d0"), cluster.url("p0")
     with contextlib.ExitStack() as stack:
         client, prompt = arranged(cluster, BY_NAME[phase], stack, new=NEW, stream=True)
@@ -170,7 +166,7 @@ def test_a_kill_costs_the_rooms_of_the_victim_only(
     healthy(cluster, right, within_s=BACK_S)
     assert eventually(lambda: is_alive_as_before(cluster, before, victim), 20)
     if victim != "bootstrap":
-        assert eventually(lambda: epochs(cluster).get(victim) not in (None, before[victim]), 20)
+        assert eventually(lambda: cluster.epochs().get(victim) not in (None, before[victim]), 20)
     assert (cluster.url("d0"), cluster.url("p0")) == address
 
 
@@ -188,7 +184,7 @@ def test_a_kill_costs_the_rooms_of_the_victim_only(
 def test_a_freeze_ends_in_the_right_text_or_a_clean_error(
     cluster: Cluster, right: Right, victim: str, process: str, phase: str
 ) -> None:
-    before = epochs(cluster)
+    before = cluster.epochs()
     with contextlib.ExitStack() as stack:
         client, prompt = arranged(cluster, BY_NAME[phase], stack, new=NEW, stream=True)
         pids = cluster.daemon_pids(victim)
@@ -201,7 +197,7 @@ def test_a_freeze_ends_in_the_right_text_or_a_clean_error(
         end = client.end()
     assert is_clean(end, right.ids(prompt, NEW)), end
     healthy(cluster, right, within_s=BACK_S)
-    assert epochs(cluster) == before
+    assert cluster.epochs() == before
 
 
 @contextlib.contextmanager

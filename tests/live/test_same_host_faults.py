@@ -73,10 +73,6 @@ def near(built: Cluster, right: Right) -> Iterator[Cluster]:
     healthy(built, right, within_s=BACK_S)
 
 
-def epochs(cluster: Cluster) -> dict[str, int]:
-    return {name: row["epoch"] for name, row in cluster.instances().items()}
-
-
 def quarantined(cluster: Cluster) -> int:
     count: int = cluster.status("d0")["pages"]["quarantined"]
     return count
@@ -95,7 +91,7 @@ def test_the_bytes_stay_on_the_host(near: Cluster, right: Right) -> None:
 def test_a_prefill_stopped_in_a_write_holds_its_pages_until_it_goes_on(
     near: Cluster, right: Right
 ) -> None:
-    before = epochs(near)
+    before = near.epochs()
     arm(near, "p0", "engine.delay", seconds=0.02, times=0)
     client = ask(near, LONG)
     assert eventually(lambda: rooms_in(near, "p0", "forward") == 1, 10)
@@ -113,12 +109,12 @@ def test_a_prefill_stopped_in_a_write_holds_its_pages_until_it_goes_on(
     assert eventually(lambda: quarantined(near) == 0, 20)
     healthy(near, right)
     reuse_every_page(near, right)
-    assert epochs(near) == before
+    assert near.epochs() == before
 
 
 @over("auto")
 def test_a_decode_frozen_under_writes_thaws_to_the_right_text(near: Cluster, right: Right) -> None:
-    before = epochs(near)
+    before = near.epochs()
     arm(near, "p0", "engine.delay", seconds=0.02, times=0)
     client = ask(near, LONG)
     assert eventually(lambda: rooms_in(near, "p0", "forward") == 1, 10)
@@ -129,7 +125,7 @@ def test_a_decode_frozen_under_writes_thaws_to_the_right_text(near: Cluster, rig
     clear(near, "p0")
     reuse_every_page(near, right)
     assert eventually(lambda: near.is_idle("d0"), 20), near.status("d0")
-    assert epochs(near) == before
+    assert near.epochs() == before
 
 
 @over("auto")
@@ -137,7 +133,7 @@ def test_a_decode_frozen_under_writes_thaws_to_the_right_text(near: Cluster, rig
 def test_a_kill_in_a_write_costs_its_own_rooms_and_its_replacement_serves(
     near: Cluster, right: Right, victim: str
 ) -> None:
-    before = epochs(near)
+    before = near.epochs()
     other = {"p0": "d0", "d0": "p0"}[victim]
     with contextlib.ExitStack() as stack:
         client, prompt = arranged(near, INFLIGHT, stack, new=40, stream=True)
@@ -151,7 +147,7 @@ def test_a_kill_in_a_write_costs_its_own_rooms_and_its_replacement_serves(
         assert ended.at_s - killed_s < 10
     assert eventually(lambda: near.is_idle(other), 20), near.status(other)
     healthy(near, right, within_s=BACK_S)
-    after = epochs(near)
+    after = near.epochs()
     assert {name for name in before if after[name] != before[name]} == {victim}
     reuse_every_page(near, right)
 

@@ -60,6 +60,10 @@ class Cluster:
             for row in get(f"{self.book}/instances", headers=bearer(self.key, Role.BOOTSTRAP))
         }
 
+    def epochs(self) -> dict[str, int]:
+        """Return the life that each listed instance is in."""
+        return {name: row["epoch"] for name, row in self.instances().items()}
+
     def url(self, instance: str) -> str:
         """Return the base URL of a worker."""
         row = self.instances()[instance]
