@@ -10,12 +10,8 @@ Ports 15000-17000 belong behind a firewall that lets only the cluster in.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Lock
-from time import monotonic
 from typing import Any
 
 from daemons.cluster.errors import OperatorError
@@ -25,12 +21,10 @@ from daemons.transfer.config import TransferConfig
 from daemons.transfer.memory import Registered
 from daemons.transfer.mooncake_engine import Engine, end_all
 from daemons.transfer.mooncake_sender import Limits, Sender
+from daemons.transfer.peers import Peer, Peers
 from daemons.transfer.sessions import part
 
 NAME = "mooncake"
-PEERS_LIMIT = 128  # engines kept for peers; the one unused longest goes first
-PROBE_AFTER_S = 5.0  # a peer unused for so long may be gone: its port tells
-IDLE_S = 600.0  # where a new peer comes, unused engines end: a peer that died is not told of here
 DEVICES = Path("/sys/class/infiniband")
 
 
@@ -43,15 +37,6 @@ def create(config: TransferConfig, host: str) -> Mooncake:
     return Mooncake(mooncake_env.load(config, host), config, host)
 
 
-@dataclass(slots=True)
-class Peer:
-    """A session that we have written to, and its engine while there is one."""
-
-    lock: Lock = field(default_factory=Lock)
-    sender: Sender | None = None
-    used_s: float = field(default_factory=monotonic)  # when the last write began
-
-
 class Mooncake:
     """See ``TransferBackend``."""
 
@@ -61,9 +46,7 @@ class Mooncake:
         self._config = config
         self._host = f"[{host}]" if ":" in host and not host.startswith("[") else host
         self._memory = Registered()
-        self._lock = Lock()
-        self._peers: OrderedDict[str, Peer] = OrderedDict()
-        self._closing = Event()
+        self._peers: Peers[Sender] = Peers(_end, sockets.refuses)
         before = sockets.listening(mooncake_env.PORTS)
         self._receiver = Engine(module, self._host, config.device)
         opened = sockets.listening(mooncake_env.PORTS) - before - {self._receiver.port}
@@ -81,77 +64,30 @@ class Mooncake:
         return self._transport if part(peer, NAME) in self._peers else ""
 
     def register(self, regions: Sequence[Region]) -> None:
-        with self._lock:
-            self._memory.add(regions)
-            peers = list(self._peers.values())
+        self._memory.add(regions)
         self._receiver.register(regions)
-        for peer in peers:
+        for peer in self._peers.all():
             with peer.lock:
-                if peer.sender is not None:
-                    peer.sender.engine.register(regions)
+                if peer.way is not None:
+                    peer.way.engine.register(regions)
 
     def write(self, peer: str, copies: Copies) -> None:
         self._memory.check_sources(copies)
         if not len(copies):
             return
-        session = part(peer, NAME)
-        while not self._written(session, copies):
-            pass  # the peer was forgotten between look-up and lock
+        with self._peers.held(part(peer, NAME)) as held:
+            try:
+                held.way = held.way or self._sender(held.session)
+                held.way.open()
+                held.way.push(copies)
+            except BaseException:  # whatever it was, nothing may go on behind the caller
+                if held.way is None or not held.way.opening:
+                    self._peers.forget(held)
+                raise  # while it opens, the next write waits for the same answer
 
     def close(self) -> None:
-        self._closing.set()
-        engines = [self._receiver]
-        with self._lock:
-            peers = list(self._peers.values())
-            self._peers.clear()
-        for peer in peers:
-            with peer.lock:  # a write under way sees the flag and is cut
-                if peer.sender is not None:
-                    engines.append(peer.sender.engine)
-                    peer.sender = None
-        end_all(engines)
-
-    def _written(self, session: str, copies: Copies) -> bool:
-        known = self._peer(session)
-        with known.lock:
-            if self._closing.is_set():
-                raise AssertionError("a write after close")
-            if self._peers.get(session) is not known:
-                return False
-            if known.sender is None:
-                known.sender = self._sender(session)
-            try:
-                known.sender.open()
-                known.sender.push(copies)
-            except BaseException:  # whatever it was, nothing may go on behind the caller
-                if not known.sender.opening:  # else the next write waits for the same answer
-                    sender, known.sender = known.sender, None
-                    sender.end()
-                raise
-        return True
-
-    def _peer(self, session: str) -> Peer:
-        with self._lock:
-            is_new = session not in self._peers
-            known = self._peers.setdefault(session, Peer())
-            known.used_s = monotonic()
-            self._peers.move_to_end(session)
-            others = list(self._peers.items())[:-1] if is_new else []
-        for name, old in _spare(others):
-            if old.lock.acquire(blocking=False):
-                try:
-                    self._forget(name, old)
-                finally:
-                    old.lock.release()
-        return known
-
-    def _forget(self, name: str, peer: Peer) -> None:
-        with self._lock:
-            if self._peers.get(name) is peer:
-                del self._peers[name]
-        if peer.sender is not None:
-            peer.sender.end()
-            peer.sender = None
+        senders = self._peers.close()
+        end_all([self._receiver, *(sender.engine for sender in senders)])
 
     def _sender(self, session: str) -> Sender:
         engine = Engine(self._module, self._host, self._config.device)
@@ -162,22 +98,13 @@ class Mooncake:
             engine.end()
             raise
         limits = Limits(self._config.batch_copies, self._config.write_timeout_s)
-        return Sender(engine, session, limits, self._closing)
+        return Sender(engine, session, limits, self._peers.closing)
 
 
-def _spare(peers: Sequence[tuple[str, Peer]]) -> list[tuple[str, Peer]]:
-    """Return the peers whose engines are not worth their threads and descriptors.
-
-    ``peers`` are the others of a new one, the least recently used first.
-    """
-    now_s = monotonic()
-    spare = []
-    for left, (name, peer) in zip(range(len(peers), 0, -1), peers, strict=True):
-        unused_s = now_s - peer.used_s
-        is_over = unused_s > IDLE_S or left >= PEERS_LIMIT
-        if is_over or (unused_s > PROBE_AFTER_S and sockets.refuses(name)):
-            spare.append((name, peer))
-    return spare
+def _end(peer: Peer[Sender]) -> None:
+    sender, peer.way = peer.way, None
+    if sender is not None:
+        sender.end()
 
 
 def _transport(config: TransferConfig, *, tcp: bool) -> str:

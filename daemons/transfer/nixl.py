@@ -18,11 +18,9 @@ import time
 import traceback
 import weakref
 from binascii import Error as BadBase64
-from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from threading import Event, Lock
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,14 +36,13 @@ from daemons.transfer.backend import (
 )
 from daemons.transfer.config import TransferConfig
 from daemons.transfer.memory import Registered
+from daemons.transfer.peers import Peer, Peers
 from daemons.transfer.sessions import part
 
 NAME = "nixl"
 HEAD = "nixl:"
 NAPS_S = (0.00005, 0.001)  # between two questions: from, to
 DEVICE = 0  # of host memory
-PEERS_LIMIT = 128  # agents kept for peers; the one unused longest goes first
-IDLE_S = 600.0  # where a new peer comes, unused agents end: a peer that died is not told of here
 
 
 def create(config: TransferConfig, host: str) -> Nixl:
@@ -68,14 +65,12 @@ def create(config: TransferConfig, host: str) -> Nixl:
     return Nixl(module, config)
 
 
-@dataclass(slots=True)
-class Peer:
-    """A session that is written to, and the agent for it while there is one."""
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """What one peer is written by."""
 
-    lock: Lock = field(default_factory=Lock)
-    agent: Any = None
-    remote: str = ""
-    used_s: float = field(default_factory=time.monotonic)  # when the last write began
+    agent: Any
+    remote: str  # the peer's name, to this agent
 
 
 class Nixl:
@@ -86,9 +81,7 @@ class Nixl:
         self._module = module
         self._config = config
         self._memory = Registered()
-        self._peers: OrderedDict[str, Peer] = OrderedDict()
-        self._lock = Lock()
-        self._closing = Event()
+        self._peers: Peers[Sending] = Peers(_end)
         self._receiver: Any = self._agent()
 
     @property
@@ -106,82 +99,31 @@ class Nixl:
         return self.transport if part(peer, NAME) in self._peers else ""
 
     def register(self, regions: Sequence[Region]) -> None:
-        with self._lock:
-            self._memory.add(regions)
-            self._register(self._receiver, regions)
-            for peer in self._peers.values():
-                if peer.agent is not None:
-                    self._register(peer.agent, regions)
+        self._memory.add(regions)
+        self._register(self._receiver, regions)
+        for peer in self._peers.all():
+            with peer.lock:
+                if peer.way is not None:
+                    self._register(peer.way.agent, regions)
 
     def write(self, peer: str, copies: Copies) -> None:
         self._memory.check_sources(copies)
         if not len(copies):
             return
-        session = part(peer, NAME)
-        while not self._written(session, copies):
-            pass  # the peer was forgotten between look-up and lock
-
-    def close(self) -> None:
-        self._closing.set()
-        with self._lock:
-            peers = list(self._peers.values())
-            self._peers.clear()
-        for peer in peers:
-            with peer.lock:
-                peer.agent = None
-        self._receiver = None
-        self._memory = Registered()
-        gc.collect()
-
-    def _written(self, session: str, copies: Copies) -> bool:
-        known = self._peer(session)
-        with known.lock:
-            if self._peers.get(session) is not known:
-                return False
+        with self._peers.held(part(peer, NAME)) as held:
             try:
-                if known.agent is None:
-                    self._open(known, session)
-                self._push(known, table(copies))
+                held.way = held.way or self._opened(held.session)
+                self._push(held.way, table(copies))
             except BaseException as error:  # whatever it was, nothing may go on behind the caller
                 _clear_frames(error)  # they hold the agent
-                self._forget(session, known)
+                self._peers.forget(held)
                 raise
-        return True
 
-    def _peer(self, session: str) -> Peer:
-        now_s = time.monotonic()
-        with self._lock:
-            if self._closing.is_set():
-                raise AssertionError("a write after close")
-            is_new = session not in self._peers
-            known = self._peers.setdefault(session, Peer())
-            known.used_s = now_s
-            self._peers.move_to_end(session)
-            others = list(self._peers.items())[:-1] if is_new else []
-        for left, (name, old) in zip(range(len(others), 0, -1), others, strict=True):
-            is_over = left >= PEERS_LIMIT or now_s - old.used_s > IDLE_S
-            if is_over and old.lock.acquire(blocking=False):
-                try:
-                    self._forget(name, old)
-                finally:
-                    old.lock.release()
-        return known
-
-    def _forget(self, session: str, peer: Peer) -> None:
-        """End a peer's agent; its lock is held.
-
-        Raises:
-            AssertionError: something still holds the agent, so it may go on writing.
-        """
-        with self._lock:
-            if self._peers.get(session) is peer:
-                del self._peers[session]
-        if peer.agent is None:
-            return
-        gone, peer.agent = weakref.ref(peer.agent), None
-        gc.collect()  # the agent's end closes its endpoints
-        if gone() is not None:
-            raise AssertionError(f"something still holds the agent for {session[:40]}")
+    def close(self) -> None:
+        self._peers.close()
+        self._receiver = None
+        self._memory = Registered()
+        gc.collect()  # the agents' ends close their endpoints
 
     def _agent(self) -> Any:
         name = f"{os.getpid()}-{secrets.token_hex(8)}"
@@ -197,7 +139,7 @@ class Nixl:
         rows = [(region.address, region.bytes, DEVICE, "kv") for region in regions]
         agent.register_memory(rows, "DRAM")
 
-    def _open(self, peer: Peer, session: str) -> None:
+    def _opened(self, session: str) -> Sending:
         try:
             if not session.startswith(HEAD):
                 raise ValueError("this is no session of nixl")
@@ -214,26 +156,26 @@ class Nixl:
             remote = agent.add_remote_agent(metadata)
         except Exception as error:
             raise PeerGone(f"{session[:40]}: {error}") from error
-        peer.agent, peer.remote = agent, remote.decode() if isinstance(remote, bytes) else remote
+        return Sending(agent, remote.decode() if isinstance(remote, bytes) else remote)
 
-    def _push(self, peer: Peer, copies: CopyTable) -> None:
-        agent = peer.agent
+    def _push(self, way: Sending, copies: CopyTable) -> None:
+        agent = way.agent
         try:
             here, there = (
                 agent.get_xfer_descs(rows(addresses, copies.bytes), "DRAM")
                 for addresses in (copies.source, copies.target)
             )
-            handle = agent.initialize_xfer("WRITE", here, there, peer.remote)
+            handle = agent.initialize_xfer("WRITE", here, there, way.remote)
         except Exception as error:
-            raise WriteCut(f"{peer.remote}: {error}", settled=True) from error
+            raise WriteCut(f"{way.remote}: {error}", settled=True) from error
         try:
-            self._wait(agent, handle, agent.transfer(handle), peer.remote)
+            self._wait(agent, handle, agent.transfer(handle), way.remote)
         except BaseException as error:
             with suppress(Exception):  # it cannot be cancelled; the agent's end ends it
                 agent.release_xfer_handle(handle)
             if isinstance(error, WriteCut) or not isinstance(error, Exception):
                 raise
-            raise WriteCut(f"{peer.remote}: {error}") from error
+            raise WriteCut(f"{way.remote}: {error}") from error
         agent.release_xfer_handle(handle)
 
     def _wait(self, agent: Any, handle: Any, state: str, remote: str) -> None:
@@ -241,7 +183,7 @@ class Nixl:
         while state != "DONE":
             if state == "ERR":
                 raise WriteCut(f"{remote}: the transfer failed")
-            if self._closing.is_set():
+            if self._peers.closing.is_set():
                 raise WriteCut(f"{remote}: closed here")
             if time.monotonic() - begun_s > 2 * self._config.write_timeout_s:
                 raise WriteCut(f"{remote}: not done within {2 * self._config.write_timeout_s} s")
@@ -254,6 +196,19 @@ def rows(addresses: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return descriptors as NIXL takes them, shape ``[copies, 3]``: address, length, device."""
     devices = np.full(len(lengths), DEVICE)
     return np.stack((addresses, lengths, devices), axis=1).astype(np.uint64)
+
+
+def _end(peer: Peer[Sending]) -> None:
+    """End a peer's agent.
+
+    Raises:
+        AssertionError: something still holds it, so it may go on writing.
+    """
+    assert peer.way is not None
+    gone, peer.way = weakref.ref(peer.way.agent), None
+    gc.collect()  # the agent's end closes its endpoints
+    if gone() is not None:
+        raise AssertionError(f"something still holds the agent for {peer.session[:40]}")
 
 
 def _clear_frames(error: BaseException) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from daemons.cluster.errors import OperatorError
-from daemons.transfer import mooncake, sockets
+from daemons.transfer import mooncake, peers, sockets
 from daemons.transfer.backend import Copy, PeerGone, Region
 from daemons.transfer.config import TransferConfig
 from daemons.transfer.mooncake import Mooncake
@@ -88,7 +88,7 @@ def test_memory_registered_after_the_first_write_can_be_written_from(
 def test_engines_of_peers_unused_longest_are_ended(
     start: Start, memory: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mooncake, "PEERS_LIMIT", 2)
+    monkeypatch.setattr(peers, "LIMIT", 2)
     sender, target = start(), np.zeros(64, dtype=np.uint8)
     sender.register([region(memory)])
     receivers = [start() for _ in range(4)]
@@ -105,7 +105,7 @@ def test_engines_of_peers_unused_longest_are_ended(
 def test_engines_unused_for_long_are_ended_when_a_new_peer_comes(
     start: Start, memory: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mooncake, "IDLE_S", -1.0)
+    monkeypatch.setattr(peers, "IDLE_S", -1.0)
     sender, target = start(), np.zeros(64, dtype=np.uint8)
     sender.register([region(memory)])
     receivers = [start() for _ in range(3)]
@@ -121,7 +121,7 @@ def test_engines_unused_for_long_are_ended_when_a_new_peer_comes(
 def test_the_engine_of_a_peer_that_died_is_ended_when_a_new_peer_comes(
     start: Start, memory: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mooncake, "PROBE_AFTER_S", -1.0)
+    monkeypatch.setattr(peers, "PROBE_AFTER_S", -1.0)
     sender, target = start(), np.zeros(64, dtype=np.uint8)
     sender.register([region(memory)])
     died, lives, new = (start() for _ in range(3))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from daemons.cluster.errors import OperatorError
-from daemons.transfer import nixl
+from daemons.transfer import nixl, peers
 from daemons.transfer.backend import Copy, PeerGone, Region, WriteCut
 from daemons.transfer.config import TransferConfig
 
@@ -156,11 +156,11 @@ def test_an_agent_that_something_still_holds_is_our_mistake(
 def test_peers_that_are_written_to_no_more_are_forgotten() -> None:
     made = Made({"state": "DONE"})
     one = made.backend()
-    names = [f"decode {number}".encode() for number in range(nixl.PEERS_LIMIT + 3)]
+    names = [f"decode {number}".encode() for number in range(peers.LIMIT + 3)]
     sessions = [nixl.HEAD + base64.urlsafe_b64encode(name).decode().rstrip("=") for name in names]
     for session in sessions:
         one.write(session, [Copy(4096, 1, 64)])
         one.write(sessions[0], [Copy(4096, 1, 64)])
-    assert len([agent for agent in made.agents if agent() is not None]) == 1 + nixl.PEERS_LIMIT
+    assert len([agent for agent in made.agents if agent() is not None]) == 1 + peers.LIMIT
     assert one.transport_to(sessions[0]) != ""
     assert one.transport_to(sessions[1]) == ""
