@@ -73,7 +73,7 @@ class StageTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Wire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a prefill has written to one decode, since its start."""
 
-    transport: str = ""  # what really carries the bytes: shm, cma, tcp, rdma …
+    transport: str = ""  # what really carries the bytes: shm, cma, tcp, rdma …; (why not cma)
     bytes: int = 0
     copies: int = 0
     unmerged: int = 0  # copies that it would have been, page by page

@@ -187,7 +187,10 @@ class TransferBackend(Protocol):
         ...
 
     def transport_to(self, peer: str) -> str:
-        """What carries the bytes to one peer; "" before the first write to it."""
+        """What carries the bytes to one peer, and in brackets why nothing shorter does.
+
+        "" before the first write to it, and when it is gone.
+        """
         ...
 
     def register(self, regions: Sequence[Region]) -> None:

@@ -22,7 +22,7 @@ from threading import Condition
 import numpy as np
 
 from daemons.cluster.errors import OperatorError
-from daemons.transfer import other_memory
+from daemons.transfer import notice, other_memory
 from daemons.transfer.backend import Comb, Copies, CopyTable, PeerGone, Region, WriteCut, table
 from daemons.transfer.combs import combs, copy
 from daemons.transfer.config import TransferConfig
@@ -59,6 +59,12 @@ def _unusable(why: str) -> OperatorError:
         f"memory of other processes cannot be reached here: {why}",
         "transfer.backend: mooncake needs no such permission; pdctl doctor looks into it",
     )
+
+
+def is_neighbour(peer: str) -> bool:
+    """Say whether a peer's session has a part for cma, and is of a process on this host."""
+    address = notice.parse(part(peer, NAME))
+    return address is not None and address.is_near
 
 
 class Cma:
@@ -112,7 +118,7 @@ class Cma:
         """Return why this peer cannot be written to from here, "" when it can; asks the peer."""
         session = part(peer, NAME)
         if not session:
-            return "its session has no part for cma"
+            return "it offers none"
         if self._closed:
             return "closed here"
         try:

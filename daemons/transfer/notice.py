@@ -46,6 +46,11 @@ class Address:
     file: int  # the page's descriptor there
     nonce: bytes
 
+    @property
+    def is_near(self) -> bool:
+        """Whether it is on this host, be it in another PID namespace."""
+        return self.host.partition(".")[0] == this_host().partition(".")[0]
+
     def __str__(self) -> str:
         return f"{WORD}:{self.host}:{self.pid}:{self.start}:{self.file}:{self.nonce.hex()}"
 
@@ -76,6 +81,11 @@ def started(pid: int) -> int:
     """
     stat = Path(f"/proc/{pid}/stat").read_text()
     return int(stat.rpartition(")")[2].split()[19])
+
+
+def why(error: OSError) -> str:
+    """Return what the system says, without number and file; our own words as they are."""
+    return str(error.strerror or error)
 
 
 class Notice:
@@ -123,7 +133,8 @@ class Reader:
             NotThere: it is gone, on another host, another process, or not ours to reach.
         """
         if address.host != this_host():
-            raise NotThere("it runs on another host, or in another PID namespace")
+            here = "in another PID namespace of this host"
+            raise NotThere(f"it runs {here if address.is_near else 'on another host'}")
         try:
             self.life = Life(address.pid)
             if started(address.pid) != address.start:
@@ -133,7 +144,7 @@ class Reader:
         try:
             self._mapped = Mapped(address.pid, address.file, PAGE_BYTES)
         except OSError as error:
-            raise NotThere(f"process {address.pid} cannot be reached: {error}") from error
+            raise NotThere(f"process {address.pid} cannot be reached: {why(error)}") from error
         self.address = address
 
     def shows(self, page: bytes) -> bool:

@@ -111,7 +111,8 @@ def test_tokens_come_over_both_hosts(two: TwoHosts) -> None:
         named = host.pdctl("status", "-o", "name").stdout.split()
         assert named == ["bootstrap", "p0", "d0", "lb"]
     wires = {row["name"]: row for row in status_of(two.n1)["daemons"]}["p0"]["wires"]
-    assert [wire["transport"] for wire in wires.values()] == ["tcp"]
+    why = "(not cma: it runs in another PID namespace of this host)"  # the machines are containers
+    assert [wire["transport"] for wire in wires.values()] == [f"tcp {why}"]
 
 
 def test_a_cable_that_is_out_for_a_moment_ends_nobody_and_heals(two: TwoHosts) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from daemons.protocol.causes import Cause, Failure
@@ -55,6 +56,13 @@ def test_the_longest_part_is_no_span_that_only_waits_for_others() -> None:
 def test_the_wire_tells_bytes_speed_and_what_hid_behind_the_forward() -> None:
     (wire,) = [s for s in waterfall([PREFILL], 200.0).spans if s.name == "kv.write"]
     assert wire.note == "4.0 MiB at 32 MB/s, 75% behind the forward"
+
+
+def test_the_wire_tells_what_carried_the_bytes_and_why_it_was_not_cma() -> None:
+    why = "tcp (not cma: it runs on another host)"
+    told = msgspec.structs.replace(PREFILL, facts={"transport": why})
+    (wire,) = [s for s in waterfall([told], 200.0).spans if s.name == "kv.write"]
+    assert wire.note.startswith(f"4.0 MiB by {why} at 32 MB/s")
 
 
 def test_chunks_of_the_forward_are_counted() -> None:

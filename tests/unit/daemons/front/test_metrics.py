@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from daemons.front.metrics import Meter, families, percentile
-from daemons.protocol.story import StageTimes
+from daemons.protocol.story import StageTimes, Wire
 from tests.support.fake_rank import worker_status
 
 
@@ -42,6 +42,26 @@ def test_counters_of_one_name_are_one_metric_and_differ_by_a_label() -> None:
         ("pd_rank_failed_total", "queue.full"): 2.0,
         ("pd_rank_kv_write_bytes_total", ""): 3.0,
     }
+
+
+def test_what_was_written_to_each_decode_is_told_with_what_carried_it_and_not_why() -> None:
+    wires = {
+        "d0": Wire("shm", 4096, 2, 8, 0, 0.25, StageTimes().with_one(0.001)),
+        "d1": Wire("tcp (not cma: it runs on another host)", 512, 1, 1, 3),
+    }
+    meter = Meter()
+    meter.status = msgspec.structs.replace(
+        worker_status(), wires=wires, transport="tcp (not cma: no memory here)"
+    )
+    value = meter.registry.get_sample_value
+    assert value("pd_wire_bytes_total", {"peer": "d0", "transport": "shm"}) == 4096
+    assert value("pd_wire_copies_total", {"peer": "d0", "transport": "shm"}) == 2
+    assert value("pd_wire_unmerged_total", {"peer": "d0", "transport": "shm"}) == 8
+    assert value("pd_wire_failed_total", {"peer": "d1", "transport": "tcp"}) == 3
+    assert value("pd_wire_share", {"peer": "d0"}) == 0.25
+    assert value("pd_write_seconds_count", {"of": "queue", "peer": "d0"}) == 1
+    assert value("pd_write_seconds_count", {"of": "wire", "peer": "d0"}) == 0
+    assert 'transport="tcp"' in generate_latest(meter.registry).decode().partition("pd_rooms")[0]
 
 
 def test_tokens_that_come_together_share_their_time() -> None:

@@ -119,7 +119,7 @@ def test_a_peer_is_asked_whether_it_can_be_reached(pair: tuple[Cma, Cma]) -> Non
     assert sender.trouble(receiver.session) == ""
     assert sender.trouble(f"mooncake=127.0.0.1:1,cma={receiver.session}") == ""
     assert "no session" in sender.trouble("127.0.0.1:15001")
-    assert "no part" in sender.trouble("mooncake=127.0.0.1:15001")
+    assert "offers none" in sender.trouble("mooncake=127.0.0.1:15001")
     words = receiver.session.split(":")
     assert "is not there" in sender.trouble(":".join([*words[:2], str(2**30), *words[3:]]))
     assert "another one now" in sender.trouble(":".join([*words[:3], "1", *words[4:]]))

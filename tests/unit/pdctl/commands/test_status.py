@@ -9,7 +9,7 @@ import pytest
 
 from pdctl import render
 from pdctl.errors import Exit
-from tests.support.fake_fleet import DECODE_ROOMS, Fleet, Said, worker_status
+from tests.support.fake_fleet import DECODE_ROOMS, PREFILL_ROOMS, Fleet, Said, worker_status
 
 Pdctl = Callable[..., Said]
 
@@ -51,6 +51,20 @@ def test_a_degraded_cluster_is_exit_4_with_its_reason(fleet: Fleet, pdctl: Pdctl
     said = pdctl("status", "-c", fleet.config)
     assert said.code == Exit.DEGRADED
     assert "d0 draining (32 rooms left)" in said.out.splitlines()[0]
+
+
+def test_wide_tells_what_carries_the_bytes_to_each_decode_and_why(
+    fleet: Fleet, pdctl: Pdctl, keeps_contract: Callable[..., Any]
+) -> None:
+    asked = ("status", "-c", fleet.config, "-o")
+    assert "d0 " not in pdctl(*asked, "wide").out.splitlines()[3]
+    why = "tcp (not cma: Operation not permitted)"
+    wires = {"d0": {"transport": why, "bytes": 5}, "d1": {"transport": ""}}
+    prefill = worker_status("p0", "prefill", PREFILL_ROOMS, wires=wires)
+    fleet.p0.routes["/status"] = 200, prefill
+    assert f"  d0 {why}  " in pdctl(*asked, "wide").out.splitlines()[3]
+    document = keeps_contract("status", pdctl(*asked, "json").out)
+    assert document["daemons"][1]["wires"]["d0"]["transport"] == why
 
 
 def test_wide_adds_addresses_and_names_are_names(fleet: Fleet, pdctl: Pdctl) -> None:
