@@ -16,7 +16,7 @@ from daemons.engine.gathered import gathered_attention
 from daemons.engine.kv_cache import FP8, KvMemory, KvPool, make_pool
 from daemons.engine.native.abi import Library, Team
 from daemons.engine.native.attention import attention_fits, native_attention
-from daemons.engine.native.build import build, library_path
+from daemons.engine.native.build import KERNELS
 from daemons.engine.native.sampler import NativeSampler
 from daemons.engine.parts import ByParts
 from daemons.engine.sampler import Sampler, TorchSampler
@@ -34,11 +34,11 @@ def native_team(config: EngineConfig, place: Place, cores: Sequence[int]) -> Tea
     """
     if config.kernels == "torch" or not place.is_cpu:
         return None
-    path = library_path()
+    path = KERNELS.path()
     if not path.is_file():
         if config.kernels == "auto":
             return None
-        path = build()
+        path = KERNELS.build()
     members = config.threads or len(os.sched_getaffinity(0))
     return Team(Library(path), members, cores)
 

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
 import pytest
 
+from daemons.cluster.compiled import Compiled
 from daemons.cluster.errors import OperatorError
 from daemons.engine.native.abi import Library, Team
-from daemons.engine.native.build import build, library_path
+from daemons.engine.native.build import KERNELS
+
+
+def built(compiled: Compiled) -> Path:
+    """Return a library's path, building it at first; skips where it cannot be built."""
+    path = compiled.path()
+    try:
+        return path if path.is_file() else compiled.build()
+    except OperatorError as error:
+        pytest.skip(f"{error.what}")
 
 
 @functools.cache
 def library() -> Library:
     """Return the kernels; skips where they cannot be built."""
-    path = library_path()
-    try:
-        return Library(path if path.is_file() else build())
-    except OperatorError as error:
-        pytest.skip(f"{error.what}")
+    return Library(built(KERNELS))
 
 
 @functools.cache

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from daemons.engine import kernels
 from daemons.engine.attention import paged_attention
 from daemons.engine.config import EngineConfig
 from daemons.engine.device import Place
@@ -36,7 +35,7 @@ def test_auto_takes_what_is_there_and_builds_nothing(
     found = native_team(EngineConfig(threads=2), CPU, ())
     assert found is not None
     assert found.members == 2
-    monkeypatch.setattr(kernels, "library_path", lambda: tmp_path / "absent.so")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert native_team(EngineConfig(), CPU, ()) is None
 
 

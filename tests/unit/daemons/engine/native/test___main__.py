@@ -1,25 +1,14 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
-import pytest
 
-from daemons.engine.native import __main__ as program
-from daemons.engine.native import build as builds
-
-
-def test_what_is_built_is_not_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    there = tmp_path / "there.so"
-    there.touch()
-    monkeypatch.setattr(program, "library_path", lambda: there)
-    monkeypatch.setattr(program, "build", lambda: pytest.fail("built again"))
-    assert program.main() == 0
-
-
-def test_a_host_without_a_compiler_hears_what_it_costs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(program, "library_path", lambda: tmp_path / "absent.so")
-    monkeypatch.setattr(builds, "COMPILERS", ("no-such-compiler",))
-    assert program.main() == 1
-    assert "hint: without the kernels torch is used" in capsys.readouterr().err
+def test_a_host_without_a_compiler_hears_what_it_costs(tmp_path: Path) -> None:
+    alone = os.environ | {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "daemons.engine.native"]
+    done = subprocess.run(command, env=alone, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "hint: without the kernels torch is used" in done.stderr
