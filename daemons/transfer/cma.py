@@ -1,8 +1,8 @@
 """Between processes of one host: the writer copies straight into the peer's memory.
 
 Memory that the peer has in a file (``shares.py``) is mapped here and copied to like our own, which
-is ``shm``; the rest goes through the kernel page by page, which is ``cma`` proper and costs more
-for small pieces.
+is ``shm``: by the compiled copier where it was built, else by numpy. The rest goes through the
+kernel page by page, which is ``cma`` proper and costs more for small pieces.
 
 Rules:
 - Whether a peer can be reached is found out by reading its notice, not by looking at settings.
@@ -16,6 +16,7 @@ Rules:
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from threading import Condition
 
@@ -27,6 +28,7 @@ from daemons.transfer.backend import Comb, Copies, CopyTable, PeerGone, Region, 
 from daemons.transfer.combs import combs, copy
 from daemons.transfer.config import TransferConfig
 from daemons.transfer.memory import Registered
+from daemons.transfer.native.mover import Laid, Moved, Mover, mover
 from daemons.transfer.neighbours import Neighbour, Neighbours
 from daemons.transfer.notice import Notice, NotThere, Shown
 from daemons.transfer.other_memory import CALL_BYTES, SPANS
@@ -72,12 +74,19 @@ class Cma:
 
     def __init__(self) -> None:
         self._memory = Registered()
+        self._laid = Laid(self._memory)
+        self._mover = mover()
         self._notice = Notice()
         self._shown: list[Shown] = []
         self._neighbours = Neighbours()
         self._writing = 0
-        self._closed = False
+        self._end = ctypes.c_int32()  # not 0: closed, which the copier sees too
+        self._end_at = ctypes.addressof(self._end)
         self._lock = Condition()
+
+    @property
+    def _closed(self) -> bool:
+        return bool(self._end.value)
 
     @property
     def session(self) -> str:
@@ -100,6 +109,7 @@ class Cma:
                 self._check(region)
         with self._lock:
             self._memory.add(regions)
+            self._laid = Laid(self._memory)
             self._shown += shown
             self._notice.show(self._shown)
 
@@ -146,17 +156,40 @@ class Cma:
     def close(self) -> None:
         self._notice.wipe()
         with self._lock:
-            already, self._closed = self._closed, True  # a write under way is cut at its next call
+            already, self._end.value = self._closed, 1  # a write under way is cut at its next call
             self._lock.wait_for(lambda: self._writing == 0)
             self._memory = Registered()
+            self._laid = Laid(self._memory)
         if not already:
             self._neighbours.close()
 
     def _write(self, session: str, copies: CopyTable) -> None:
+        if self._mover is None or not self._is_moved(self._mover, session, copies):
+            self._write_otherwise(session, copies)
+
+    def _is_moved(self, mover: Mover, session: str, copies: CopyTable) -> bool:
+        """Have the copier write, and say whether it did: not what is not all mapped."""
+        peer = self._neighbours.get(session) or self._met(session)
+        while True:
+            match mover.move(copies, self._laid, peer.target, self._end_at, CALL_BYTES):
+                case Moved.DONE:
+                    return True
+                case Moved.STRAY:
+                    return False
+                case Moved.UNLIKE:
+                    peer = self._met(session)
+                case _:
+                    peer = self._look_again(session)  # it shows something new: all once more
+
+    def _met(self, session: str) -> Neighbour:
         try:
-            peer = self._neighbours.look(session)
+            return self._neighbours.look(session)
         except NotThere as error:
             raise PeerGone(f"{session}: {error}") from error
+
+    def _write_otherwise(self, session: str, copies: CopyTable) -> None:
+        """Write what the copier does not: memory that is not mapped, or without a copier."""
+        peer = self._met(session)
         found = combs(copies)
         small = sum(comb.bytes for comb in found) < len(found) * LEAST_BYTES
         if (small and peer.is_open) or not self._are_sources(found):
@@ -196,11 +229,11 @@ class Cma:
                 self._look_again(session)
             self._call(peer, here[begin:end], there[begin:end], session)
 
-    def _look_again(self, session: str) -> None:
+    def _look_again(self, session: str) -> Neighbour:
         if self._closed:
             raise WriteCut(f"{session}: closed here", settled=True)
         try:
-            self._neighbours.look(session)
+            return self._neighbours.look(session)
         except NotThere as error:
             raise WriteCut(f"{session}: {error}", settled=True) from error
 

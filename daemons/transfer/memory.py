@@ -47,6 +47,11 @@ class Registered:
         self._begins = _column([0, *self.starts])
         self._ends = _column([0, *(region.address + region.bytes for region in merged)])
 
+    @property
+    def columns(self) -> tuple[Integers, Integers]:
+        """Where regions begin and end, ``[1 + regions]`` each; the first one is nothing."""
+        return self._begins, self._ends
+
     def region_of(self, address: int, length: int, pieces: int = 1, step: int = 0) -> int:
         """Return which region holds some pieces, all of them, equal steps apart; -1: none."""
         last = address + (pieces - 1) * step

@@ -19,6 +19,7 @@ from daemons.transfer import notice, other_memory
 from daemons.transfer.backend import Comb, Integers, Region
 from daemons.transfer.deaths import Deaths
 from daemons.transfer.memory import Registered
+from daemons.transfer.native.mover import Laid, Target
 from daemons.transfer.notice import Address, NotThere, Reader
 from daemons.transfer.shares import File, Mapped
 
@@ -36,6 +37,7 @@ class Neighbour:
         shifts: from an address there to the same byte here, for each region; 0: it is not mapped.
         mapped: what the shifts lead to.
         is_open: whether the kernel copies into its memory for us.
+        target: the same for the compiled copier.
     """
 
     reader: Reader
@@ -44,6 +46,7 @@ class Neighbour:
     shifts: Integers
     mapped: tuple[Mapped, ...]
     is_open: bool
+    target: Target
 
     def mapped_at(self, comb: Comb) -> Comb | None:
         """Return a comb with its target in our memory; None when it is not all mapped."""
@@ -147,7 +150,9 @@ def _found(reader: Reader, page: bytes) -> Neighbour:
     refusal = _refusal(pid, memory.regions)
     if refusal and not shifts.all():
         raise NotThere(f"process {pid} cannot be reached: {refusal}")
-    return Neighbour(reader, page, memory, shifts, tuple(files.values()), is_open=not refusal)
+    target = Target(Laid(memory, shifts), reader.mapped_at, page, reader.life.file)
+    mapped = tuple(files.values())
+    return Neighbour(reader, page, memory, shifts, mapped, not refusal, target)
 
 
 def _refusal(pid: int, regions: Sequence[Region]) -> str:

@@ -147,6 +147,11 @@ class Reader:
             raise NotThere(f"process {address.pid} cannot be reached: {why(error)}") from error
         self.address = address
 
+    @property
+    def mapped_at(self) -> int:
+        """Where its notice is here, as long as this lives."""
+        return self._mapped.address
+
     def shows(self, page: bytes) -> bool:
         """Say whether its notice is still as it was read, and its process is there."""
         return self._mapped.memory[: len(page)] == page and not self.life.has_ended()

@@ -1,4 +1,4 @@
-"""The compiled kernels for tests: built once where a compiler is at hand, else tests skip."""
+"""What we compile, for tests: built once where a compiler is at hand, else tests skip."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from daemons.cluster.compiled import Compiled
 from daemons.cluster.errors import OperatorError
 from daemons.engine.native.abi import Library, Team
 from daemons.engine.native.build import KERNELS
+from daemons.transfer.native.build import COPIER
+from daemons.transfer.native.mover import Mover, mover
 
 
 def built(compiled: Compiled) -> Path:
@@ -32,3 +34,13 @@ def library() -> Library:
 def team(members: int) -> Team:
     """Return so many threads, the same in all tests."""
     return Team(library(), members)
+
+
+@functools.cache
+def copier() -> Mover:
+    """Return the copier of ``cma``, and let it be found; skips where it cannot be built."""
+    path = built(COPIER)
+    mover.cache_clear()
+    found = mover()
+    assert found is not None, f"{path} cannot be opened"
+    return found

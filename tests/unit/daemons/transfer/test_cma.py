@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,20 @@ from hypothesis import strategies as st
 from daemons.cluster.errors import OperatorError
 from daemons.kv.shareable import shareable
 from daemons.transfer import cma, notice, other_memory
-from daemons.transfer.backend import Comb, Copy, CopyTable, PeerGone, Region, WriteCut, table
+from daemons.transfer.backend import (
+    BadCopy,
+    Comb,
+    Copy,
+    CopyTable,
+    PeerGone,
+    Region,
+    WriteCut,
+    table,
+)
 from daemons.transfer.cma import Cma
 from daemons.transfer.config import TransferConfig
+from daemons.transfer.native.mover import Moved
+from tests.support.native import copier
 
 
 def copies(lengths: list[int]) -> CopyTable:
@@ -51,12 +63,33 @@ def test_after_a_short_call_the_rest_is_what_was_not_moved(
     assert [int(start) + i for start, n in left for i in range(int(n))] == every[moved:]
 
 
-@pytest.fixture
-def pair() -> Iterator[tuple[Cma, Cma]]:
+def made(way: str) -> Iterator[tuple[Cma, Cma]]:
+    if way == "copier":
+        copier()
     pair = Cma(), Cma()
+    if way == "numpy":
+        pair[0]._mover = None
     yield pair
     for one in pair:
         one.close()
+
+
+@pytest.fixture(params=["copier", "numpy"])
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Cma, Cma]]:
+    """Two sessions, the first of which writes by the compiled copier, or without it."""
+    yield from made(request.param)
+
+
+@pytest.fixture
+def compiled() -> Iterator[tuple[Cma, Cma]]:
+    """The same, with the copier."""
+    yield from made("copier")
+
+
+@pytest.fixture
+def plain() -> Iterator[tuple[Cma, Cma]]:
+    """The same, without the copier."""
+    yield from made("numpy")
 
 
 def memory(length: int) -> tuple[np.ndarray, Region]:
@@ -79,6 +112,90 @@ def test_memory_that_the_peer_did_not_register_is_never_written(pair: tuple[Cma,
     assert not (target == 7).any()
     sender.write(receiver.session, [Copy(ours.address, theirs.address + 4080, 16)])
     assert (target == 7).sum() == 16
+
+
+def test_a_stray_among_mapped_copies_is_refused_before_any(pair: tuple[Cma, Cma]) -> None:
+    sender, receiver = pair
+    _source, target, copies = paired(pair, 1 << 16)
+    last = copies[-1]
+    with pytest.raises(WriteCut, match="outside the peer's memory"):
+        sender.write(receiver.session, [*copies, last._replace(target=last.target + (1 << 16))])
+    with pytest.raises(BadCopy, match="outside registered memory"):
+        sender.write(
+            receiver.session, table([*copies, last._replace(source=last.source + (1 << 16))])
+        )
+    assert not target.any()
+
+
+@pytest.mark.parametrize("place", [0, 1 << 63, 1 << 70, -1])
+def test_a_comb_at_what_no_address_is_reaches_nobody(pair: tuple[Cma, Cma], place: int) -> None:
+    sender, receiver = pair
+    _source, target, copies = paired(pair, 1 << 16)
+    good = Comb(*copies[0], 1)
+    for bad in (good._replace(target=place), good._replace(source=place)):
+        with pytest.raises((BadCopy, WriteCut, OverflowError)):
+            sender.write(receiver.session, CopyTable.of([good, bad]))
+    assert not target.any()
+
+
+def test_memory_that_came_mapped_between_two_writes_is_written_without_the_kernel(
+    pair: tuple[Cma, Cma], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, receiver = pair
+    _source, _target, copies = paired(pair, 1 << 16)
+    sender.write(receiver.session, copies)
+    target, theirs = shared(1 << 16)
+    receiver.register([theirs])
+    monkeypatch.setattr(other_memory, "write", None)
+    sender.write(receiver.session, [copies[1]._replace(target=theirs.address)])
+    assert target[: cma.LEAST_BYTES].any()
+
+
+def test_a_peer_that_shows_more_while_it_is_written_to_gets_everything(
+    compiled: tuple[Cma, Cma], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, receiver = compiled
+    assert sender._mover is not None
+    source, target, copies = paired(compiled, 1 << 16)
+    real, answers = sender._mover.move, []
+    _more, more = shared(4096)
+
+    def growing(*args: Any) -> int:
+        if not answers:
+            receiver.register([more])
+        answers.append(real(*args))
+        return Moved.CHANGED if len(answers) == 1 else answers[-1]
+
+    sender.write(receiver.session, copies)
+    monkeypatch.setattr(sender._mover, "move", growing)
+    target[:] = 0
+    sender.write(receiver.session, copies)
+    assert answers == [Moved.UNLIKE, Moved.DONE]
+    assert np.array_equal(target[: cma.LEAST_BYTES], source[: cma.LEAST_BYTES])
+
+
+@pytest.mark.parametrize("answer", [Moved.CHANGED, Moved.CLOSED])
+def test_a_write_that_the_copier_broke_off_is_a_settled_cut(
+    compiled: tuple[Cma, Cma], monkeypatch: pytest.MonkeyPatch, answer: Moved
+) -> None:
+    sender, receiver = compiled
+    assert sender._mover is not None
+    _source, _target, copies = paired(compiled, 1 << 16)
+    sender.write(receiver.session, copies)
+
+    def closing(*args: Any) -> int:
+        if answer is Moved.CHANGED:
+            receiver.close()
+        else:
+            sender._end.value = 1
+        return answer
+
+    monkeypatch.setattr(sender._mover, "move", closing)
+    words = {Moved.CHANGED: "has closed", Moved.CLOSED: "closed here"}
+    with pytest.raises(WriteCut, match=words[answer]) as cut:
+        sender.write(receiver.session, copies)
+    assert cut.value.settled
+    sender._end.value = 0
 
 
 def test_what_is_registered_later_can_be_written_later(pair: tuple[Cma, Cma]) -> None:
@@ -158,6 +275,8 @@ def test_memory_in_a_file_is_written_without_the_kernel(
     sender, receiver = pair
     source, target, copies = paired(pair, 1 << 20)
     monkeypatch.setattr(other_memory, "write", None)
+    if sender._mover is not None:
+        monkeypatch.setattr(cma, "copy", None)
     sender.write(receiver.session, copies)
     rows = target.reshape(-1, 2, cma.LEAST_BYTES)
     assert np.array_equal(rows[:, 0], source.reshape(rows.shape)[:, 0])
@@ -165,7 +284,9 @@ def test_memory_in_a_file_is_written_without_the_kernel(
     assert sender.transport_to(receiver.session) == "shm"
 
 
-def test_pieces_too_small_to_be_looked_at_go_through_the_kernel(pair: tuple[Cma, Cma]) -> None:
+def test_small_pieces_go_through_the_kernel_where_there_is_no_copier(
+    pair: tuple[Cma, Cma],
+) -> None:
     sender, receiver = pair
     source, target, copies = paired(pair, 1 << 16)
     draw = np.random.default_rng(1)
@@ -176,7 +297,7 @@ def test_pieces_too_small_to_be_looked_at_go_through_the_kernel(pair: tuple[Cma,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(other_memory, "write", lambda *args: calls.append(1) or real(*args))
         sender.write(receiver.session, small)
-    assert calls
+    assert bool(calls) == (sender._mover is None)
     assert all(np.array_equal(target[a : a + 16], source[a : a + 16]) for a in starts)
 
 
@@ -207,10 +328,10 @@ def test_pieces_of_any_size_reach_a_pool_where_the_kernel_copies_for_nobody(
 
 
 def test_a_long_write_looks_again_after_each_part(
-    pair: tuple[Cma, Cma], monkeypatch: pytest.MonkeyPatch
+    plain: tuple[Cma, Cma], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sender, receiver = pair
-    _, target, copies = paired(pair, 1 << 20)
+    sender, receiver = plain
+    _source, target, copies = paired(plain, 1 << 20)
     monkeypatch.setattr(cma, "CALL_BYTES", 1 << 18)
     real = cma.copy
 
@@ -227,10 +348,10 @@ def test_a_long_write_looks_again_after_each_part(
 
 
 def test_a_peer_that_ends_under_the_last_part_is_a_cut(
-    pair: tuple[Cma, Cma], monkeypatch: pytest.MonkeyPatch
+    plain: tuple[Cma, Cma], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sender, receiver = pair
-    _, _, copies = paired(pair, 1 << 16)
+    sender, receiver = plain
+    _source, _target, copies = paired(plain, 1 << 16)
     monkeypatch.setattr(cma, "copy", lambda comb: receiver.close())
     with pytest.raises(WriteCut, match="has closed"):
         sender.write(receiver.session, copies)

@@ -1,0 +1,288 @@
+"""The compiled copier moves what numpy moves, checks what is checked there, and looks as often."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemons.transfer.backend import Comb, Copy, CopyTable, Region, table
+from daemons.transfer.deaths import Life
+from daemons.transfer.memory import Registered
+from daemons.transfer.native import mover as module
+from daemons.transfer.native.mover import Laid, Moved, Mover, Target, mover
+from tests.support.native import copier, library
+
+BYTES = 1 << 18  # of each side: more than what is kept in the caches
+FAR = 1 << 40  # from what the neighbour calls a byte to where it is here
+
+
+def array(length: int, value: int = 0) -> np.ndarray:
+    """Return memory that begins with a cache line."""
+    raw = np.zeros(length + 64, dtype=np.uint8)
+    at = -raw.ctypes.data % 64
+    raw[:] = value
+    return raw[at : at + length]
+
+
+HALVES = (Region(FAR, BYTES // 2), Region(FAR + BYTES // 2, BYTES // 2))
+
+
+@dataclass
+class Sides:
+    """Memory of ours, and a neighbour's that lies in this process too."""
+
+    life: int
+    here: np.ndarray = field(default_factory=lambda: array(BYTES))
+    there: np.ndarray = field(default_factory=lambda: array(BYTES))
+    notice: np.ndarray = field(default_factory=lambda: array(40, 9))
+    closed: np.ndarray = field(default_factory=lambda: array(4))
+    regions: tuple[Region, ...] = HALVES
+    places: tuple[int | None, ...] = (0, BYTES // 2)  # of regions in ``there``; None: not mapped
+
+    def __post_init__(self) -> None:
+        self.here[:] = np.random.default_rng(1).integers(1, 256, BYTES, dtype=np.uint8)
+
+    def move(self, copies: CopyTable, call_bytes: int = 1 << 20, found: bytes = b"") -> int:
+        """Write copies; addresses are offsets into both sides."""
+        ours, theirs = Registered(), Registered()
+        ours.add([Region(self.here.ctypes.data, BYTES)])
+        theirs.add(self.regions)
+        base = self.there.ctypes.data
+        shifts = [
+            0 if place is None else base + place - region.address
+            for region, place in zip(self.regions, self.places, strict=True)
+        ]
+        page = found or self.notice.tobytes()
+        target = Target(Laid(theirs, np.array(shifts)), self.notice.ctypes.data, page, self.life)
+        closed = self.closed.ctypes.data
+        return copier().move(self.placed(copies), Laid(ours), target, closed, call_bytes)
+
+    def placed(self, copies: CopyTable) -> CopyTable:
+        """Return copies of offsets as copies of addresses."""
+        base = self.here.ctypes.data
+        if copies.combs is None:
+            return CopyTable(copies.source + base, copies.target + FAR, copies.bytes)
+        return CopyTable.of(
+            comb._replace(source=comb.source + base, target=comb.target + FAR)
+            for comb in copies.combs
+        )
+
+
+@pytest.fixture(scope="module")
+def life() -> Life:
+    """Our own process, which does not end."""
+    return Life(os.getpid())
+
+
+@pytest.fixture
+def sides(life: Life) -> Sides:
+    copier()
+    return Sides(life.file)
+
+
+def expected(here: np.ndarray, copies: Sequence[Copy]) -> np.ndarray:
+    there = np.zeros(BYTES, dtype=np.uint8)
+    for source, target, length in copies:
+        there[target : target + length] = here[source : source + length]
+    return there
+
+
+def copies_of(comb: Comb) -> list[Copy]:
+    return [
+        Copy(comb.source + i * comb.source_step, comb.target + i * comb.target_step, comb.length)
+        for i in range(comb.teeth)
+    ]
+
+
+@st.composite
+def some_combs(draw: st.DrawFn) -> list[Comb]:
+    """Return combs whose targets lie behind each other, in the first half of the region."""
+    found, at = [], 0
+    unit = draw(st.sampled_from([1, 8, 64]))  # of lengths and places
+    for _ in range(draw(st.integers(1, 4))):
+        teeth = draw(st.integers(1, 9))
+        most = (BYTES // 2 - at) // teeth // unit
+        if most < 2:
+            break
+        length = unit * draw(st.integers(1, min(most, 40_000 // unit)))
+        gap = unit * draw(st.integers(0, min(3, most - length // unit)))
+        step = unit * draw(st.integers(0, (BYTES - length) // max(1, teeth - 1) // unit))
+        first = draw(st.integers(0, BYTES - length - (teeth - 1) * step))
+        backwards = draw(st.booleans())
+        last = at + (teeth - 1) * (length + gap)
+        found.append(
+            Comb(first + (teeth - 1) * step, last, length, teeth, -step, -length - gap)
+            if backwards
+            else Comb(first, at, length, teeth, step, length + gap)
+        )
+        at += teeth * (length + gap)
+    return found
+
+
+@given(some_combs(), st.sampled_from([1, 5000, 100_000, 1 << 20]))
+def test_every_byte_lands_where_it_belongs_and_no_other_is_touched(
+    life: Life, combs: list[Comb], call_bytes: int
+) -> None:
+    single = [copy for comb in combs for copy in copies_of(comb)]
+    for copies in (CopyTable.of(combs), table(single)):
+        sides = Sides(life.file)
+        assert sides.move(copies, call_bytes) == Moved.DONE
+        assert np.array_equal(sides.there, expected(sides.here, single))
+
+
+@pytest.mark.parametrize("teeth", range(1, 10))
+@pytest.mark.parametrize("length", [64, 128, 192, 4096, 16384, 20544])
+@pytest.mark.parametrize("shift", [0, 1, 63, 64])
+def test_what_is_streamed_is_whole_at_each_end(
+    sides: Sides, teeth: int, length: int, shift: int
+) -> None:
+    comb = Comb(3, shift, length, teeth, 100, length)
+    aside = Comb(0, BYTES // 2, BYTES // 2, 1)  # enough bytes to be streamed
+    if comb.bytes + shift <= BYTES // 2:
+        assert sides.move(CopyTable.of([comb, aside])) == Moved.DONE
+        both = [*copies_of(comb), *copies_of(aside)]
+        assert np.array_equal(sides.there, expected(sides.here, both))
+
+
+def test_single_pieces_on_both_sides_of_a_border_go_to_their_own_regions(sides: Sides) -> None:
+    sides.regions = Region(FAR, 4096), Region(FAR + 4096, 4096)
+    sides.places = 0, 12288
+    assert sides.move(table([Copy(at, at, 64) for at in range(0, 8192, 64)])) == Moved.DONE
+    assert np.array_equal(sides.there[:4096], sides.here[:4096])
+    assert np.array_equal(sides.there[12288:16384], sides.here[4096:8192])
+    assert not sides.there[4096:12288].any()
+
+
+edges = st.sampled_from([-(1 << 63), -BYTES, -1, 0, 1, BYTES // 2 - 1, BYTES // 2, BYTES, 1 << 62])
+
+
+@given(edges, edges, st.integers(-2, 200_000), st.integers(0, 5), edges, edges)
+def test_what_leaves_a_region_is_a_stray_as_the_tables_of_memory_say(
+    life: Life, source: int, target: int, length: int, teeth: int, of: int, to: int
+) -> None:
+    sides = Sides(life.file)
+    ours, theirs = Registered(), Registered()
+    ours.add([Region(0x1000, BYTES)])
+    theirs.add([Region(0x1000, BYTES // 2), Region(0x1000 + BYTES // 2, BYTES // 2)])
+    known = length > 0 and teeth > 0
+    known = known and ours.region_of(0x1000 + source, length, teeth, of) >= 0
+    known = known and theirs.region_of(0x1000 + target, length, teeth, to) >= 0
+    moved = sides.move(CopyTable.of([Comb(source, target, length, teeth, of, to)]))
+    assert moved == (Moved.DONE if known else Moved.STRAY)
+    if not known:
+        assert not sides.there.any()
+
+
+def test_a_region_that_is_not_mapped_takes_nothing(sides: Sides) -> None:
+    sides.places = 0, None
+    combs = [Comb(0, 0, 64, 1), Comb(0, BYTES // 2, 64, 1)]
+    assert sides.move(CopyTable.of(combs)) == Moved.STRAY
+    assert not sides.there.any()
+
+
+def test_a_peer_with_another_notice_gets_nothing(sides: Sides) -> None:
+    assert sides.move(CopyTable.of([Comb(0, 0, 64, 1)]), found=b"\x09\x08") == Moved.UNLIKE
+    assert not sides.there.any()
+
+
+def test_a_peer_that_has_ended_gets_nothing() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        life = Life(process.pid)
+        sides = Sides(life.file)
+        copies = CopyTable.of([Comb(0, 0, 64, 1)])
+        assert sides.move(copies) == Moved.DONE
+        sides.there[:] = 0
+        process.kill()
+    assert sides.move(copies) == Moved.UNLIKE
+    assert not sides.there.any()
+
+
+@pytest.mark.parametrize("length", [1000, 24_000])  # of pieces in the caches, and past them
+def test_between_calls_the_notice_is_looked_at(sides: Sides, length: int) -> None:
+    """The first piece overwrites the notice, so the second look finds another one."""
+    sides.notice = sides.there[:40]
+    sides.notice[:] = 9
+    comb = Comb(0, 0, length, 5, length, length)
+    assert sides.move(CopyTable.of([comb]), call_bytes=2 * length) == Moved.CHANGED
+    assert sides.there[: 2 * length].all()
+    assert not sides.there[2 * length :].any()
+
+
+def test_after_the_last_call_the_notice_is_looked_at(sides: Sides) -> None:
+    sides.notice = sides.there[:40]
+    sides.notice[:] = 9
+    assert sides.move(CopyTable.of([Comb(0, 0, 1000, 5, 1000, 1000)])) == Moved.CHANGED
+    assert sides.there[:5000].all()
+
+
+def test_a_write_ends_at_its_next_call_when_we_close(sides: Sides) -> None:
+    sides.closed = sides.there[:4]
+    comb = Comb(0, 0, 1000, 5, 1000, 1000)
+    assert sides.move(CopyTable.of([comb]), call_bytes=2000) == Moved.CLOSED
+    assert sides.there[:2000].all()
+    assert not sides.there[2000:].any()
+
+
+def test_a_piece_longer_than_a_call_is_a_call_of_its_own(sides: Sides) -> None:
+    sides.closed = sides.there[:4]
+    combs = [Comb(0, 0, 5000, 1), Comb(0, 5000, 5000, 1)]
+    assert sides.move(CopyTable.of(combs), call_bytes=100) == Moved.CLOSED
+    assert sides.there[:5000].all()
+    assert not sides.there[5000:].any()
+
+
+def test_nothing_is_moved_for_no_copies(sides: Sides) -> None:
+    assert sides.move(CopyTable.of([])) == Moved.DONE
+    assert not sides.there.any()
+
+
+@pytest.fixture
+def _forgotten() -> object:
+    mover.cache_clear()
+    yield
+    mover.cache_clear()
+
+
+@pytest.mark.usefixtures("_forgotten")
+def test_where_it_was_not_built_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert mover() is None
+
+
+@pytest.mark.usefixtures("_forgotten")
+def test_a_file_that_is_no_library_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = module.COPIER.path()
+    path.parent.mkdir(parents=True)
+    path.write_text("not a library")
+    assert mover() is None
+    with pytest.raises(OSError, match=r"invalid ELF|too short"):
+        Mover(path)
+
+
+def test_a_library_with_other_structs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    copier()
+
+    class Other(ctypes.Structure):
+        _fields_ = (("more", ctypes.c_int64),)
+
+    monkeypatch.setattr(module, "_Neighbour", Other)
+    with pytest.raises(OSError, match="of another version"):
+        Mover(module.COPIER.path())
+
+
+def test_a_library_without_the_function_is_refused() -> None:
+    with pytest.raises(OSError, match="pd_move"):
+        Mover(Path(library().calls._name))
