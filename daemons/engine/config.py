@@ -19,7 +19,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     weights: Weights = "auto"  # int8, int4: rounded when loaded; auto: as dtype says
     kv_dtype: Literal["auto", "fp8_e4m3"] = "auto"  # auto: as dtype; fp8_e4m3: bf16 on CUDA only
     page_size: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16  # tokens per page
-    kv_tokens: Annotated[int, msgspec.Meta(ge=0)] = 16384  # of the KV pool; 0: by kv_fraction
+    # Of the KV pool, whose memory is taken at the start; 0: by kv_fraction.
+    kv_tokens: Annotated[int, msgspec.Meta(ge=0)] = 16384
     # Of the memory that is free with the weights in it; instances of one host or device add up.
     kv_fraction: Annotated[float, msgspec.Meta(gt=0, le=0.95)] = 0.4
     threads: Annotated[int, msgspec.Meta(ge=0)] = 1  # of a rank; 0: its share of the host's cores

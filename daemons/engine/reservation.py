@@ -23,7 +23,7 @@ from daemons.protocol.handshake import PAGES_LIMIT
 def reserved(
     config: EngineConfig, spec: Spec, place: Place, kv_tokens: int, window_rooms: int
 ) -> KvMemory:
-    """Return the KV pools; those sized by what is free are touched, so that they stay ours.
+    """Return the KV pools, whose memory is taken at once: nobody else counts it as free.
 
     Args:
         config: the size of a page, and of the pools where ``kv_tokens`` does not say it.
@@ -39,7 +39,7 @@ def reserved(
     costs = _page_costs(config, spec, place, windowed, window_rooms)
     pages = pool_pages(config, costs, free=free_bytes(place), kv_tokens=kv_tokens)
     try:
-        memory = make_memory(
+        return make_memory(
             windowed,
             kv_heads=spec.kv_heads,
             pages=pages,
@@ -50,10 +50,6 @@ def reserved(
         )
     except (OSError, torch.OutOfMemoryError) as error:  # more was promised than is given
         raise no_memory(f"a KV pool of {pages} pages", costs.bytes_of(pages), place) from error
-    if kv_tokens == 0:
-        memory.full.clear(range(pages))
-        memory.window.clear(range(memory.window.pages))
-    return memory
 
 
 def _page_costs(

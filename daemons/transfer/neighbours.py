@@ -146,6 +146,7 @@ def _found(reader: Reader, page: bytes) -> Neighbour:
             with suppress(OSError):  # then as any other memory
                 if share.file not in files:
                     files[share.file] = Mapped(pid, share.number, lengths[share.file], share.file)
+                    files[share.file].prepare()
                 shifts[index] = files[share.file].address + share.offset - region.address
     refusal = _refusal(pid, memory.regions)
     if refusal and not shifts.all():

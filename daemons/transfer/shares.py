@@ -17,12 +17,17 @@ import ctypes
 import fcntl
 import mmap
 import os
+import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import NamedTuple
 
+from daemons.kv.shareable import STEP_BYTES, populate
 from daemons.transfer.backend import Region
+
+BLOCK_BYTES = 512  # of st_blocks
 
 File = tuple[int, int]  # device and inode
 
@@ -93,6 +98,7 @@ class Mapped:
 
     Attributes:
         memory: what of it is mapped.
+        is_taken: whether the neighbour has taken all its pages, so that none would be ours.
     """
 
     def __init__(self, pid: int, number: int, length: int, file: File | None = None) -> None:
@@ -107,6 +113,7 @@ class Mapped:
             is_it = file is None or (told.st_dev, told.st_ino) == file
             if not is_it or told.st_size < length or not _never_faults(opened):
                 raise OSError(f"file {number} of process {pid} is not what was offered")
+            self.is_taken = told.st_blocks * BLOCK_BYTES >= told.st_size
             self.memory = mmap.mmap(opened, length)
         finally:
             os.close(opened)
@@ -118,3 +125,23 @@ class Mapped:
     def address(self) -> int:
         """Where it begins here."""
         return ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+
+    def prepare(self) -> None:
+        """Let a thread put its pages into our table of pages, so that no first write faults.
+
+        It ends with the mapping. Pages that the neighbour has not taken stay his to take.
+        """
+        if self.is_taken:
+            memory = weakref.ref(self.memory)
+            Thread(target=_populate, args=(memory,), name="map", daemon=True).start()
+
+
+def _populate(mapped: weakref.ref[mmap.mmap]) -> None:
+    begin = 0
+    while (memory := mapped()) is not None and begin < len(memory):
+        try:
+            populate(memory, begin)
+        except OSError:  # an older kernel: they are mapped as they are written
+            return
+        begin += STEP_BYTES
+        del memory

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from daemons.cluster.errors import OperatorError
-from daemons.engine import reservation
+from daemons.engine import kv_cache, reservation
 from daemons.engine.attention import Rule
 from daemons.engine.config import EngineConfig
 from daemons.engine.device import Place
@@ -95,3 +95,14 @@ def test_pools_that_do_not_fit_say_by_how_much(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(reservation, "free_bytes", lambda _: needed - (3 << 20))
     with pytest.raises(OperatorError, match=r"3\.0 MiB too much"):
         pools(GEMMA3, rooms=1)
+
+
+def test_memory_that_is_counted_as_free_and_not_given_is_the_operators_affair(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(length: int) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(kv_cache, "shareable", refused)
+    with pytest.raises(OperatorError, match="a KV pool of 512 pages"):
+        pools(MISTRAL, rooms=1)

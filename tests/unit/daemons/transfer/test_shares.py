@@ -6,6 +6,7 @@ import fcntl
 import gc
 import mmap
 import os
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +14,10 @@ import numpy as np
 import pytest
 
 from daemons.kv.shareable import shareable
+from daemons.transfer import shares
 from daemons.transfer.backend import Region
-from daemons.transfer.shares import Mapped, Share, share_of
+from daemons.transfer.shares import Mapped, Share, _populate, share_of
+from tests.support.transfer_process import until
 
 PAGES = 4
 LENGTH = PAGES * mmap.PAGESIZE
@@ -123,3 +126,61 @@ def test_a_mapping_ends_with_its_last_reference(ours: np.ndarray) -> None:
     del mapped
     gc.collect()
     assert line not in Path("/proc/self/maps").read_text()
+
+
+def in_our_table(mapped: Mapped) -> int:
+    """Return how many bytes of a mapping need no fault any more."""
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    assert any(line.startswith(f"{mapped.address:x}-") for line in lines)
+    return int(next(line for line in lines if line.startswith("Rss:")).split()[1]) << 10
+
+
+def test_what_a_neighbour_has_taken_is_put_into_our_table(ours: np.ndarray) -> None:
+    share = share_of(region(ours))
+    assert share is not None
+    ours[7] = 3
+    mapped = Mapped(os.getpid(), share.number, LENGTH, share.file)
+    assert mapped.is_taken
+    assert in_our_table(mapped) == 0
+    mapped.prepare()
+    until(lambda: in_our_table(mapped) == LENGTH, "all pages to be there")
+    assert mapped.memory[7] == 3
+
+
+def test_what_a_neighbour_has_not_taken_stays_his_to_take(
+    unsealed: tuple[int, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(shares, "Thread")
+    file, _ = unsealed
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    os.posix_fallocate(file, 0, LENGTH - mmap.PAGESIZE)
+    mapped = Mapped(os.getpid(), file, LENGTH)
+    assert not mapped.is_taken
+    mapped.prepare()
+    os.posix_fallocate(file, 0, LENGTH)
+    assert Mapped(os.getpid(), file, LENGTH).is_taken
+
+
+def test_pages_are_put_there_only_as_long_as_somebody_has_the_mapping(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps: list[int] = []
+    kept = [mmap.mmap(-1, 3 * shares.STEP_BYTES)]
+
+    def populate(memory: mmap.mmap, begin: int) -> None:
+        steps.append(begin)
+        if begin:
+            kept.clear()
+
+    monkeypatch.setattr(shares, "populate", populate)
+    _populate(weakref.ref(kept[0]))
+    assert steps == [0, shares.STEP_BYTES]
+
+
+def test_an_older_kernel_puts_none_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(memory: mmap.mmap, begin: int) -> None:
+        raise OSError("no such advice")
+
+    memory = mmap.mmap(-1, LENGTH)
+    monkeypatch.setattr(shares, "populate", refused)
+    _populate(weakref.ref(memory))
