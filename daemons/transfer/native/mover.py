@@ -124,11 +124,9 @@ class Mover:
 def mover() -> Mover | None:
     """Return the copier of this machine; None where it was not built."""
     path = COPIER.path()
-    if not path.is_file():
-        return None
     try:
-        return Mover(path)
-    except OSError:  # of another version, or for another system
+        return Mover(path) if path.is_file() else None
+    except OSError:  # of another version, for another system, or not ours to read
         return None
 
 

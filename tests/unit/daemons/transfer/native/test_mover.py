@@ -272,6 +272,15 @@ def test_a_file_that_is_no_library_is_none(tmp_path: Path, monkeypatch: pytest.M
         Mover(path)
 
 
+@pytest.mark.usefixtures("_forgotten")
+def test_a_cache_that_is_not_ours_to_read_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", forbidden)
+    assert mover() is None
+
+
 def test_a_library_with_other_structs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     copier()
 
