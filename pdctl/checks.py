@@ -20,7 +20,7 @@ from daemons.cluster.key import load_key
 from daemons.cluster.load import BOOTSTRAP_NAME, is_loopback, place_on_host
 from daemons.cluster.models import cache_directory, model_directory
 from daemons.engine.cores import shared_out
-from pdctl import devices, pairs, reach, software
+from pdctl import devices, neighbours, pairs, reach, software
 from pdctl.client import Unreachable, call
 from pdctl.errors import CommandError
 from pdctl.finding import Check, Examination, Status, one
@@ -64,7 +64,7 @@ def examinations(
     yield one("disk-state", lambda: check_disk(state_directory(), "disk-state"))
     yield one("peer-memory", devices.check_peer_memory)
     yield one("hugepages", devices.check_hugepages)
-    yield one("cma", devices.check_cma)
+    yield one("cma", neighbours.check_cma)
     try:
         target = find(config)
         known = places(target.cluster)

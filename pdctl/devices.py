@@ -106,15 +106,6 @@ def check_hugepages(root: Path = ROOT) -> Check:
     return Check("hugepages", Status.OK, ", ".join(words) or "the kernel has none")
 
 
-def check_cma(root: Path = ROOT) -> Check:
-    """May workers of one host write into each other's memory (shm, process_vm_writev)?"""
-    scope = _read(root / "proc/sys/kernel/yama/ptrace_scope")
-    if scope in ("", "0"):
-        return Check("cma", Status.OK, "allowed between processes of one user")
-    value = f"pools are mapped (shm); kernel.yama.ptrace_scope {scope} forbids the rest"
-    return Check("cma", Status.OK, value)
-
-
 def _read(path: Path) -> str:
     try:
         return path.read_text().strip()

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from pdctl.devices import (
-    check_cma,
     check_gpu,
     check_hugepages,
     check_peer_memory,
@@ -84,12 +83,3 @@ def test_free_hugepages_are_counted_by_size(tmp_path: Path) -> None:
     write(folder / "free_hugepages", "3")
     write(folder / "nr_hugepages", "8")
     assert check_hugepages(tmp_path).value == "3 of 8 free of 2 MiB"
-
-
-@pytest.mark.parametrize(("scope", "words"), [("0", "allowed"), ("1", "ptrace_scope 1 forbids")])
-def test_pools_are_mapped_whatever_may_be_traced(scope: str, words: str, tmp_path: Path) -> None:
-    assert check_cma(tmp_path).value.startswith("allowed")
-    write(tmp_path / "proc/sys/kernel/yama/ptrace_scope", scope)
-    found = check_cma(tmp_path)
-    assert found.status is Status.OK
-    assert words in found.value
