@@ -4,7 +4,8 @@ Of the rooms that can go on the one whose client's time ends first goes first, u
 ``QUANTUM_BYTES`` more than another that waits: a huge room does not keep small ones waiting.
 
 A write may be carried out in parts, as a forward makes them ready. While it waits for the next one
-others are served, so that nobody stands behind a forward that is not his.
+others are served, so that nobody stands behind a forward that is not his. Where nobody is to be
+served, what waits is prepared.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -19,6 +21,7 @@ from daemons.prefill.commands import WriteKV
 from daemons.protocol.ids import RoomKey
 from daemons.runtime.lanes import Post
 from daemons.transfer.backend import CopyTable
+from daemons.transfer.itinerary import Itinerary
 
 LOOK_S = 0.0005  # a write that waits for a layer looks again after so long, at first
 LOOK_GROWS = 1.5
@@ -34,6 +37,8 @@ class Task:
     layers: int = 0  # of its pages, those that have been acknowledged
     slices: deque[CopyTable] = field(default_factory=deque)  # that wait, of ``planned`` layers
     planned: int = 0
+    itinerary: Itinerary | None = None  # None: it has not been planned
+    is_prepared: bool = False  # as far as it can be ahead of its turn
     ready_s: float | None = None  # since when something could be done for it
     sent_bytes: int = 0
     early_bytes: int = 0
@@ -44,6 +49,7 @@ class Carrying:
     """How a write is carried out."""
 
     is_ready: Callable[[Task], bool]  # whether there is something to do for it
+    prepare: Callable[[Task], None]  # do what can be done before that; ``advance`` meets it undone
     advance: Callable[[Task], object | None]  # do it; the event when the write is over
     broken: Callable[[Task, str], object]  # the event when ``advance`` raised
 
@@ -81,31 +87,45 @@ class PeerLane:
             self._changed.notify()
 
     def _run(self) -> None:
-        while (task := self._next()) is not None:
-            before_bytes = task.sent_bytes
-            try:
-                event = self._carrying.advance(task)
-            except Exception as error:  # noqa: BLE001 - the lane lives on, the room's owner hears
-                event = self._carrying.broken(task, f"{type(error).__name__}: {error}")
-            with self._changed:
-                self._served[task.command.key] += task.sent_bytes - before_bytes
-                if event is not None:
-                    self._remove(task)
+        while (turn := self._next()) is not None:
+            task, is_ready = turn
+            if is_ready:
+                self._advance(task)
+            else:
+                self._prepare(task)
+
+    def _prepare(self, task: Task) -> None:
+        task.is_prepared = True
+        with suppress(Exception):  # ``advance`` meets it again, and tells
+            self._carrying.prepare(task)
+
+    def _advance(self, task: Task) -> None:
+        before_bytes = task.sent_bytes
+        try:
+            event = self._carrying.advance(task)
+        except Exception as error:  # noqa: BLE001 - the lane lives on, the room's owner hears
+            event = self._carrying.broken(task, f"{type(error).__name__}: {error}")
+        with self._changed:
+            self._served[task.command.key] += task.sent_bytes - before_bytes
             if event is not None:
-                self._post(event)
+                self._remove(task)
+        if event is not None:
+            self._post(event)
 
     def _remove(self, task: Task) -> None:
         self._tasks.remove(task)
         if not any(other.command.key == task.command.key for other in self._tasks):
             del self._served[task.command.key]
 
-    def _next(self) -> Task | None:
-        """Wait for a write that can go on; None at the end."""
+    def _next(self) -> tuple[Task, bool] | None:
+        """Wait for a write that can go on, or be prepared, and say which; None at the end."""
         look_s = LOOK_S
         with self._changed:
             while True:
                 if (task := self._ready()) is not None:
-                    return task
+                    return task, True
+                if (task := next((t for t in self._tasks if not t.is_prepared), None)) is not None:
+                    return task, False
                 if not self._tasks and self._closing:
                     return None
                 self._changed.wait(look_s if self._tasks else None)

@@ -1,9 +1,9 @@
 """The threads that write: one per decode, so that a frozen one holds up nobody else.
 
 Writes of one room are done one after the other, in order; the row comes last, in a write of its
-own, after its pages have been acknowledged. A write that follows a forward sends groups of layers
-as they are done; between two groups nothing of it is under way. Of a layer with a window only the
-pages travel that a token behind the prompt can see.
+own, after its pages have been acknowledged. A write that follows a forward is planned while that
+runs, and sends groups of layers as they are done; between two groups nothing of it is under way.
+Of a layer with a window only the pages travel that a token behind the prompt can see.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ from daemons.transfer.backend import (
     WriteCut,
     table,
 )
-from daemons.transfer.plan import Pairing, cut, joined, pairing
+from daemons.transfer.itinerary import Itinerary, Part
+from daemons.transfer.plan import Pairing, Runs, pairing
+from daemons.transfer.slices import cut
 
 GROUP_BYTES = 256 * 1024  # layers wait for each other until so much of a room is ready
 
@@ -82,7 +84,12 @@ class WriteLanes:
         """Open a lane to a decode that has registered."""
         self._source.sums.learn(peer, buffers.regions)
         way = _Way(buffers)
-        carrying = Carrying(self._is_ready, lambda task: self._advance(task, way), self._broken)
+        carrying = Carrying(
+            self._is_ready,
+            lambda task: self._prepare(task, way),
+            lambda task: self._advance(task, way),
+            self._broken,
+        )
         self._ways[peer] = PeerLane(f"write-{peer.instance}", carrying, self._post)
 
     def forget(self, peer: PeerId) -> None:
@@ -167,7 +174,9 @@ class WriteLanes:
     def _write_slice(self, task: Task, way: _Way, layers: int) -> None:
         """Write a quantum of the layers that are done, or what is left of them."""
         if not task.slices:
-            task.slices.extend(self._planned(task, way, range(task.layers, layers)))
+            if task.itinerary is None:
+                task.itinerary = self._itinerary(task.command, way)
+            task.slices.extend(task.itinerary.slices(range(task.layers, layers)))
             task.planned = layers
         if task.slices:
             with self._in_flight.held(task.slices[0].total_bytes) as most:
@@ -178,18 +187,24 @@ class WriteLanes:
         if not task.slices:
             task.layers = task.planned
 
-    def _planned(self, task: Task, way: _Way, layers: range) -> list[CopyTable]:
-        command, pool = task.command, self._source.window
-        tables = []
-        for some in pool.windows.alike(layers):
+    def _prepare(self, task: Task, way: _Way) -> None:
+        """Plan all layers of a write, of which none may be ready yet."""
+        task.itinerary = self._itinerary(task.command, way)
+
+    def _itinerary(self, command: WriteKV, way: _Way) -> Itinerary:
+        pool, parts = self._source.window, []
+        known: dict[tuple[bool, int], Runs] = {}
+        for some in pool.windows.alike(range(self._source.progress.layers)):
             own = pool.has(some.start)
             source = command.source_window if own else command.source_pages
             target = command.target_window if own else command.target_pages
             first = command.window_first if own else command.first
             unseen = pool.windows.unseen(some.start, first, command.prompt_tokens)
             paired = self._paired(way, own=own)
-            tables.append(paired.copies(paired.runs(source[unseen:], target[unseen:]), some))
-        return cut(joined(tables), QUANTUM_BYTES)
+            if (runs := known.get((own, unseen))) is None:
+                runs = known[own, unseen] = paired.runs(source[unseen:], target[unseen:])
+            parts.append(Part(some, paired, runs))
+        return Itinerary(parts, QUANTUM_BYTES)
 
     def _paired(self, way: _Way, *, own: bool) -> Pairing:
         """Return the pairs of the layers that have window pages of their ``own``, or of others."""

@@ -53,11 +53,17 @@ class Comb(NamedTuple):
         """Yield the same in combs of at most so many bytes, or of one piece."""
         each = max(1, most_bytes // self.length)
         for begin in range(0, self.teeth, each):
-            yield self._replace(
-                source=self.source + begin * self.source_step,
-                target=self.target + begin * self.target_step,
-                teeth=min(each, self.teeth - begin),
-            )
+            yield self.part(begin, min(begin + each, self.teeth))
+
+    def part(self, begin: int, end: int) -> Comb:
+        """Return some of the pieces."""
+        if not begin and end == self.teeth:
+            return self
+        return self._replace(
+            source=self.source + begin * self.source_step,
+            target=self.target + begin * self.target_step,
+            teeth=end - begin,
+        )
 
 
 class CopyTable:

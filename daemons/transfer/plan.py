@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -94,7 +95,12 @@ class Pairing:
         return runs
 
     def _runs(self, source_pages: Sequence[int], target_pages: Sequence[int]) -> Runs:
-        few = 0 < len(source_pages) == len(target_pages) <= FEW_PAGES
+        count = len(source_pages)
+        if count == len(target_pages) and _is_run(source_pages) and _is_run(target_pages):
+            first, then = source_pages[0], target_pages[0]
+            if 0 <= first <= self.source_pages - count and 0 <= then <= self.target_pages - count:
+                return Runs([first], [then], [count])
+        few = 0 < count == len(target_pages) <= FEW_PAGES
         if few and self._are_ours(source_pages, target_pages):
             runs = _few_runs(source_pages, target_pages)
             if runs is not None:
@@ -122,7 +128,7 @@ class Pairing:
         if pairs is None:
             pairs = self._of_layers[layers] = self._some(layers)
         if pairs.comb is not None and len(runs.pages) <= FEW_RUNS:
-            return CopyTable.of(_moved(pairs.comb, *run) for run in zip(*runs, strict=True))
+            return CopyTable.of(map(partial(_moved, pairs.comb), *runs))
         first, then, pages = (_column(numbers)[:, np.newaxis] for numbers in runs)  # [runs, 1]
         source = pairs.source + first * pairs.page_bytes  # [runs, pairs]
         target = pairs.target + then * pairs.page_bytes
@@ -182,54 +188,6 @@ def copies(
     return list(paired.copies(paired.runs(source_pages, target_pages)))
 
 
-def joined(tables: Sequence[CopyTable]) -> CopyTable:
-    """Return all copies of some tables in one."""
-    if len(tables) == 1:
-        return tables[0]
-    known = [table.combs for table in tables]
-    if all(some is not None for some in known):
-        return CopyTable.of(comb for some in known for comb in some or ())
-    nothing = np.empty(0, dtype=np.int64)
-    return CopyTable(
-        np.concatenate([nothing, *(table.source for table in tables)]),
-        np.concatenate([nothing, *(table.target for table in tables)]),
-        np.concatenate([nothing, *(table.bytes for table in tables)]),
-    )
-
-
-def cut(copies: CopyTable, most_bytes: int) -> list[CopyTable]:
-    """Return the copies in slices of at most so many bytes, longer copies taken apart.
-
-    Every slice but the last holds more than half of ``most_bytes``, unless a copy alone would not.
-    """
-    if copies.total_bytes <= most_bytes:
-        return [copies] if len(copies) else []
-    copies = _shortened(copies, max(1, most_bytes // 4))
-    ends = np.cumsum(copies.bytes)
-    slices, begin = [], 0
-    while begin < len(copies):
-        before = int(ends[begin - 1]) if begin else 0
-        end = int(np.searchsorted(ends, before + most_bytes, side="right"))
-        slices.append(copies[begin:end])
-        begin = end
-    return slices
-
-
-def _shortened(copies: CopyTable, most_bytes: int) -> CopyTable:
-    """Return the same in pieces of at most so many bytes."""
-    counts = -(-copies.bytes // most_bytes)
-    if int(counts.max()) == 1:
-        return copies
-    firsts = np.cumsum(counts) - counts
-    at = (np.arange(int(counts.sum())) - np.repeat(firsts, counts)) * most_bytes
-    left = np.repeat(copies.bytes, counts) - at
-    return CopyTable(
-        np.repeat(copies.source, counts) + at,
-        np.repeat(copies.target, counts) + at,
-        np.minimum(left, most_bytes),
-    )
-
-
 def _pairs(
     sources: Sequence[KvRegion],
     targets: Sequence[KvRegion],
@@ -265,8 +223,6 @@ def _by_place(
 
 def _few_runs(source: Sequence[int], target: Sequence[int]) -> Runs | None:
     """Return the runs of a few pages, without numpy; None when they need to be sorted."""
-    if _is_run(source) and _is_run(target):
-        return Runs([source[0]], [target[0]], [len(source)])
     firsts, thens, ends = [], [], []
     here = there = -1
     for index, (page, to) in enumerate(zip(source, target, strict=True)):
@@ -282,7 +238,11 @@ def _few_runs(source: Sequence[int], target: Sequence[int]) -> Runs | None:
 
 
 def _is_run(pages: Sequence[int]) -> bool:
-    return pages == tuple(range(pages[0], pages[0] + len(pages)))
+    """Say whether pages are neighbours that ascend, where they come as a tuple."""
+    count = len(pages)
+    if not count or pages[-1] - pages[0] != count - 1:
+        return False
+    return pages == tuple(range(pages[0], pages[0] + count))
 
 
 def _column(numbers: Integers | list[int]) -> Integers:
@@ -291,11 +251,12 @@ def _column(numbers: Integers | list[int]) -> Integers:
 
 def _moved(comb: Comb, source: int, target: int, pages: int) -> Comb:
     """Return the comb of a run, from that of the regions' first pages."""
-    page_bytes = comb.length
-    return comb._replace(
-        source=comb.source + int(source) * page_bytes,
-        target=comb.target + int(target) * page_bytes,
-        length=int(pages) * page_bytes,
+    source_at, target_at, page_bytes, *steps = comb
+    return Comb(
+        source_at + int(source) * page_bytes,
+        target_at + int(target) * page_bytes,
+        int(pages) * page_bytes,
+        *steps,
     )
 
 

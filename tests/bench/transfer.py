@@ -113,13 +113,18 @@ def speeds(
             ways |= {"naive": bare.naive, "merged": bare.merged}
         ways |= {name: backend.send for name, backend in ours.items()}
         head = f"{'shape':>13}{'rooms':>6}{'pages':>6}{'MiB':>8}"
-        print(head + "".join(f"{name:>14}" for name in ways) + f"{'plan %':>8}{'us':>6}")
+        print(
+            head + "".join(f"{name:>14}" for name in ways) + f"{'plan %':>8}{'us':>6}{'wait %':>8}"
+        )
         for case in cases(flags, models):
             row, line = measured(case, ways, ours, flags.seconds)
             rows.append(row)
             lines.append(line)
     print("GB/s: median and half of the middle half; naive and merged are Mooncake called bare;")
-    print("plan: of the fastest of ours, and microseconds per chunk")
+    print("plan: of the fastest of ours, in all, and microseconds per chunk; it is in the rates")
+    print(
+        "wait: what of it bytes wait for whose forward went before, behind which the rest is done"
+    )
     for backend in ours.values():
         print(f"{backend.name} went by {backend.transport}")
     for goal in GOALS:
@@ -145,16 +150,14 @@ def measured(
     told = {name: quarters(found) for name, found in rates.items()}
     fastest = max(ours, key=lambda name: told[name][0])
     rounds, backend = len(rates[fastest]), ours[fastest]
-    spent = list(zip(backend.planning_s[-rounds:], backend.writing_s[-rounds:], strict=True))
-    share = statistics.median(plan / (plan + write) for plan, write in spent)
-    chunks = len(list(case.chunks(0)))
-    each_us = statistics.median(plan for plan, _ in spent) / chunks * 1e6
+    planning = backend.planning(rounds, len(list(case.chunks(0))))
     words = f"{case.shape.name:>13}{case.rooms:>6}{case.pages:>6}{case.bytes / (1 << 20):>8.1f}"
     cells = "".join(f"{mid:>8.3f} ±{(high - low) / 2:<4.2f}" for low, mid, high in told.values())
-    print(words + cells + f"{100 * share:>8.2f}{each_us:>6.0f}", flush=True)
+    plan = f"{100 * planning.share:>8.2f}{planning.each_us:>6.0f}"
+    print(words + cells + plan + f"{100 * planning.waited:>8.2f}", flush=True)
     name = f"{case.shape.name} {case.rooms} x {case.pages}"
     room_bytes = case.bytes // case.rooms
-    line = Line(name, room_bytes, {n: (m, a, b) for n, (a, m, b) in told.items()}, (share, each_us))
+    line = Line(name, room_bytes, {n: (m, a, b) for n, (a, m, b) in told.items()}, planning)
     row = {
         "shape": case.shape.name,
         "rooms": case.rooms,
@@ -162,8 +165,9 @@ def measured(
         "bytes": case.bytes,
         "gb_per_s": {name: mid for name, (_, mid, _) in told.items()},
         "samples": rates,
-        "planning_share": share,
-        "planning_us": each_us,
+        "planning_share": planning.share,
+        "planning_us": planning.each_us,
+        "waited_share": planning.waited,
         "planned_for": fastest,
     }
     return row, line

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,8 +28,9 @@ from daemons.transfer import mooncake_env
 from daemons.transfer.backend import Copy, CopyTable, Region, TransferBackend
 from daemons.transfer.combs import combs, copy
 from daemons.transfer.config import TransferConfig
+from daemons.transfer.itinerary import Itinerary, Part
 from daemons.transfer.mooncake_engine import Engine
-from daemons.transfer.plan import Pairing, cut, pairing
+from daemons.transfer.plan import Pairing, pairing
 from daemons.transfer.registry import create
 from tests.support.transfer_process import Process
 
@@ -201,6 +204,20 @@ def plain_socket(memory: Memory) -> Iterator[Way]:
     process.wait(10)
 
 
+class Planning(NamedTuple):
+    """What it costs to plan, as medians of rounds.
+
+    Attributes:
+        share: of planning and writing, all of it.
+        each_us: for a chunk, all of it.
+        waited: share of what is left to do when a chunk's layers are there.
+    """
+
+    share: float
+    each_us: float
+    waited: float
+
+
 class Backend:
     """One of ours and its peers, used as prefill's lanes do."""
 
@@ -215,7 +232,8 @@ class Backend:
             peer.ask("fill", 0)
             everything = Copy(memory.region.address, peer.address, length)
             self.backend.write(peer.session, [everything])  # no page is new to either side now
-        self.planning_s: list[float] = []  # of each round: the sum of all lanes
+        self.ahead_s: list[float] = []  # of each round: the sum of all lanes
+        self.planning_s: list[float] = []
         self.writing_s: list[float] = []
 
     @property
@@ -228,23 +246,41 @@ class Backend:
         return self.memory.pairing(case, self.peers[lane].address)
 
     def send(self, case: Case, shift: int) -> float:
-        """Plan and write."""
+        """Plan and write. What a forward hides in a prefill is counted apart, as ``ahead_s``."""
         paired = [self.pairing(case, lane) for lane in range(len(self.peers))]
-        planning_s, writing_s = [0.0] * len(self.peers), [0.0] * len(self.peers)
+        layers = range(case.shape.planes)
+        ahead_s, planning_s, writing_s = ([0.0] * len(self.peers) for _ in range(3))
 
         def work(lane: int, chunk: Chunk) -> None:
             begun = time.perf_counter()
-            slices = cut(paired[lane].copies(paired[lane].runs(chunk, chunk)), QUANTUM_BYTES)
+            part = Part(layers, paired[lane], paired[lane].runs(chunk, chunk))
+            itinerary = Itinerary([part], QUANTUM_BYTES)
+            ready = time.perf_counter()
+            slices = itinerary.slices(layers)
             planned = time.perf_counter()
-            for part in slices:
-                self.backend.write(self.peers[lane].session, part)
-            planning_s[lane] += planned - begun
+            for some in slices:
+                self.backend.write(self.peers[lane].session, some)
             writing_s[lane] += time.perf_counter() - planned
+            planning_s[lane] += planned - ready
+            ahead_s[lane] += ready - begun
 
         rate = self.memory.lanes.rate(case, work, shift)
+        self.ahead_s.append(sum(ahead_s))
         self.planning_s.append(sum(planning_s))
         self.writing_s.append(sum(writing_s))
         return rate
+
+    def planning(self, rounds: int, chunks: int) -> Planning:
+        """Return what planning cost in the last rounds of so many chunks."""
+        columns = (self.ahead_s, self.planning_s, self.writing_s)
+        spent = list(zip(*(column[-rounds:] for column in columns), strict=True))
+        return Planning(
+            statistics.median(
+                (ahead + plan) / (ahead + plan + write) for ahead, plan, write in spent
+            ),
+            statistics.median(ahead + plan for ahead, plan, _ in spent) / chunks * 1e6,
+            statistics.median(plan / (plan + write) for _, plan, write in spent),
+        )
 
     def close(self) -> None:
         """End all sides."""

@@ -24,6 +24,10 @@ def lane(carrying: Carrying) -> tuple[PeerLane, Said]:
     return PeerLane("test", carrying, said.put), said
 
 
+def idle(task: Task) -> None:
+    """Prepare nothing."""
+
+
 def broken(task: Task, why: str) -> object:
     return (task.command.key, why)
 
@@ -32,7 +36,7 @@ def test_a_write_that_is_not_ready_lets_other_rooms_pass_but_not_its_own() -> No
     ready: set[WriteKV] = set()
     first, own, other = write(ONE, 0), write(ONE, 1), write(TWO, 2)
     ready |= {own, other}
-    busy, said = lane(Carrying(lambda t: t.command in ready, lambda t: t.command, broken))
+    busy, said = lane(Carrying(lambda t: t.command in ready, idle, lambda t: t.command, broken))
     for command in (first, own, other):
         busy.submit(command)
     assert said.get(timeout=20) == other
@@ -47,7 +51,7 @@ def test_a_write_is_carried_on_until_it_has_an_end() -> None:
         task.layers += 1
         return task.layers if task.layers == 3 else None
 
-    busy, said = lane(Carrying(lambda _: True, advance, broken))
+    busy, said = lane(Carrying(lambda _: True, idle, advance, broken))
     busy.submit(write(ONE, 0))
     assert said.get(timeout=20) == 3
     busy.close()
@@ -59,11 +63,39 @@ def test_what_is_raised_ends_the_write_and_the_lane_goes_on() -> None:
             raise RuntimeError("what?")
         return task.command.key
 
-    busy, said = lane(Carrying(lambda _: True, advance, broken))
+    busy, said = lane(Carrying(lambda _: True, idle, advance, broken))
     busy.submit(write(ONE, 0))
     busy.submit(write(TWO, 0))
     assert said.get(timeout=20) == (ONE, "RuntimeError: what?")
     assert said.get(timeout=20) == TWO
+    busy.close()
+
+
+def test_what_waits_is_prepared_once_and_after_what_can_be_served() -> None:
+    order: list[str] = []
+    both, ready, prepared = threading.Event(), threading.Event(), threading.Event()
+
+    def is_ready(task: Task) -> bool:
+        return task.command.key != ONE or ready.is_set()
+
+    def prepare(task: Task) -> None:
+        order.append(f"prepare {task.command.key.room}")
+        prepared.set()
+        raise RuntimeError("advance meets it again")
+
+    def advance(task: Task) -> object:
+        both.wait(20)
+        order.append(f"advance {task.command.key.room}")
+        return task.command.key
+
+    busy, said = lane(Carrying(is_ready, prepare, advance, broken))
+    for key in (RoomKey(3, 1), ONE, TWO):  # the first one holds the lane until all are here
+        busy.submit(write(key, 0))
+    both.set()
+    assert prepared.wait(20)
+    ready.set()
+    assert [said.get(timeout=20) for _ in range(3)] == [RoomKey(3, 1), TWO, ONE]
+    assert order == ["advance 3", "advance 2", "prepare 1", "advance 1"]
     busy.close()
 
 
@@ -89,7 +121,7 @@ def served(slices: dict[RoomKey, int], slice_bytes: int, by_s: dict[RoomKey, flo
     """Return the rooms in the order of their slices, all of them queued before the first ends."""
     first = RoomKey(99, 1)
     gate = Gate({first: 1, **slices}, slice_bytes)
-    busy, said = lane(Carrying(lambda _: True, gate.advance, broken))
+    busy, said = lane(Carrying(lambda _: True, idle, gate.advance, broken))
     busy.submit(write(first, 0))
     for key in slices:
         busy.submit(WriteKV(key, D0, (1,), (1,), by_s=by_s.get(key, inf)))

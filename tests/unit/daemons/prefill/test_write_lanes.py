@@ -29,7 +29,8 @@ from daemons.protocol.metadata import ROW_BYTES, Row, RowState, pack, unpack
 from daemons.protocol.topology import Fingerprint
 from daemons.runtime.row_memory import RowMemory
 from daemons.transfer.backend import Copy, CopyTable, PeerGone, Region, WriteCut
-from daemons.transfer.plan import cut
+from daemons.transfer.plan import Pairing
+from daemons.transfer.slices import cut
 from daemons.transfer.sums import PageSums
 
 PAGES, PAGE_BYTES = 4, 64
@@ -312,6 +313,36 @@ def test_layers_that_are_done_together_are_one_write(monkeypatch: pytest.MonkeyP
     lanes.write(FOLLOWS)
     assert bench.event() == WriteDone(KEY, 4 * PAGE_BYTES)
     assert bench.backend.writes == [2]
+
+
+def test_a_write_is_planned_while_its_forward_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = Layers()
+    bench, lanes = layers.bench, layers.lanes(monkeypatch)
+    bench.ours.held[:] = bytes(range(256))
+    bench.progress.begin(7)
+    lanes.write(FOLLOWS)
+    (task,) = lanes._ways[D0]._tasks
+    assert within(20, lambda: task.itinerary is not None)
+    assert bench.backend.writes == []
+    for name in ("runs", "copies"):
+        monkeypatch.setattr(Pairing, name, None)  # from here on nothing is planned
+    bench.progress.end(7)
+    assert bench.event() == WriteDone(KEY, 4 * PAGE_BYTES)
+    assert bench.theirs.held[:] == bytes(range(256))
+
+
+def test_what_cannot_be_planned_fails_when_its_turn_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = Layers()
+    bench, lanes = layers.bench, layers.lanes(monkeypatch)
+    bench.progress.begin(7)
+    lanes.write(replace(FOLLOWS, target_pages=(0, 2)))
+    (task,) = lanes._ways[D0]._tasks
+    assert within(20, lambda: task.is_prepared)
+    bench.progress.end(7)
+    event = bench.event()
+    assert isinstance(event, WriteFailed)
+    assert not event.cut
+    assert "target page 2 is outside" in event.detail
 
 
 def test_small_layers_wait_for_each_other() -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from daemons.protocol.handshake import KvRegion
 from daemons.transfer import plan
-from daemons.transfer.backend import BadCopy, Copy, table
-from daemons.transfer.plan import copies, cut, joined, pairing
+from daemons.transfer.backend import BadCopy, Copy
+from daemons.transfer.plan import copies, pairing
 
 PAGE_BYTES = 16
 POOL = 12
@@ -169,22 +169,6 @@ def test_some_layers_of_a_write_are_a_part_of_all() -> None:
     parts = [list(paired.copies(runs, layers)) for layers in (range(1), range(1, 3), range(3, 4))]
     assert sorted(copy for part in parts for copy in part) == sorted(paired.copies(runs))
     assert [len(part) for part in parts] == [8, 16, 8]
-
-
-@given(st.lists(st.integers(1, 200), max_size=20), st.integers(1, 100))
-def test_slices_move_the_same_bytes_within_the_limit(lengths: list[int], most: int) -> None:
-    whole = table([Copy(1000 * i + 1, 5000 * i + 1, length) for i, length in enumerate(lengths)])
-    slices = cut(whole, most)
-    assert all(0 < part.total_bytes <= most for part in slices)
-    assert moved([copy for part in slices for copy in part]) == moved(list(whole))
-    assert all(2 * part.total_bytes > most for part in slices[:-1])
-
-
-def test_joined_tables_have_the_copies_of_all_in_order() -> None:
-    one, two = table([Copy(1, 2, 3)]), table([Copy(4, 5, 6), Copy(7, 8, 9)])
-    assert list(joined([one, two])) == [Copy(1, 2, 3), Copy(4, 5, 6), Copy(7, 8, 9)]
-    assert joined([one]) is one
-    assert len(joined([])) == 0
 
 
 @given(pages=pages(), layers=st.integers(1, 3))
