@@ -1,10 +1,13 @@
 """Each peer by the shortest way: cma where both run on one host and the kernel allows it, else
 Mooncake.
 
-The choice is made by asking the peer, when it is first written to, and holds until a write says
-that the peer is gone; a write that failed is never carried out again over the other way. Why it was
-not cma is kept, told with the transport, and logged where it is new. Our own session is written to
-over every way: so the canary proves them all.
+Rules:
+- The choice is made by asking the peer, when it is first written to, and holds until a write says
+  that the peer is gone. A write that failed is never carried out again over the other way.
+- One that has ended on this host is not looked for over the network: another process may have its
+  port by now.
+- Why it was not cma is kept, told with the transport, and logged where it is new.
+- Our own session is written to over every way: so the canary proves them all.
 """
 
 from __future__ import annotations

@@ -125,7 +125,11 @@ class Cma:
             ) from error
 
     def trouble(self, peer: str) -> str:
-        """Return why this peer cannot be written to from here, "" when it can; asks the peer."""
+        """Return why this peer cannot be written to from here, "" when it can; asks the peer.
+
+        Raises:
+            PeerGone: it has ended, so it cannot be written to in any other way either.
+        """
         session = part(peer, NAME)
         if not session:
             return "it offers none"
@@ -134,6 +138,8 @@ class Cma:
         try:
             self._neighbours.look(session)
         except NotThere as error:
+            if error.ended:
+                raise PeerGone(f"{session}: {error}") from error
             return str(error)
         return ""
 

@@ -33,7 +33,14 @@ _NOWHERE = Share(-1, 0, 0, 0)
 
 
 class NotThere(Exception):
-    """The process of an address does not take bytes from us, with the reason."""
+    """The process of an address does not take bytes from us, with the reason.
+
+    ``ended`` says that there is no such process any more, so nobody reaches it in any way.
+    """
+
+    def __init__(self, why: str, *, ended: bool = False) -> None:
+        super().__init__(why)
+        self.ended = ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +145,11 @@ class Reader:
         try:
             self.life = Life(address.pid)
             if started(address.pid) != address.start:
-                raise NotThere(f"process {address.pid} is another one now")
+                raise NotThere(f"process {address.pid} is another one now", ended=True)
         except OSError as error:
-            raise NotThere(f"process {address.pid} is not there: {error.strerror}") from error
+            ended = isinstance(error, ProcessLookupError)  # else it may be hidden (hidepid)
+            text = f"process {address.pid} is not there: {error.strerror}"
+            raise NotThere(text, ended=ended) from error
         try:
             self._mapped = Mapped(address.pid, address.file, PAGE_BYTES)
         except OSError as error:
@@ -164,7 +173,7 @@ class Reader:
         """
         page = self._mapped.memory[:]
         if self.life.has_ended():
-            raise NotThere(f"process {self.address.pid} has ended")
+            raise NotThere(f"process {self.address.pid} has ended", ended=True)
         if not page.startswith(self.address.nonce):
             raise NotThere(f"process {self.address.pid} has closed, or is another one")
         count = min(int(_HEAD.unpack_from(page)[1]), LIMIT)

@@ -95,10 +95,10 @@ def written(places: dict[str, tuple[str, int]]) -> Told:
     backend.register([Region(source.ctypes.data, BYTES)])
     told: Told = {}
     for name, (session, address) in places.items():
-        if why := backend.trouble(session):
-            told[name] = {"why": why}
-            continue
         try:
+            if why := backend.trouble(session):
+                told[name] = {"why": why}
+                continue
             for _ in range(2):
                 begun_s = time.perf_counter()
                 backend.write(session, [Copy(source.ctypes.data, address, BYTES)])

@@ -81,7 +81,6 @@ def elsewhere() -> str:
         ("mooncake=10.0.0.2:15001", "it offers none"),
         (of_host("elsewhere"), "it runs on another host"),
         (of_host(elsewhere()), "it runs in another PID namespace of this host"),
-        (of_host(notice.this_host(), 2**30), "process 1073741824 is not there: No such process"),
     ],
 )
 def test_a_peer_that_cma_does_not_reach_is_written_to_by_mooncake_and_it_is_told_why(
@@ -163,6 +162,18 @@ def test_where_cma_does_not_work_at_all_mooncake_is_alone_and_says_why(
     assert one.transport == "tcp (not cma: no memory here)"
     one.write("mooncake=10.0.0.2:15001", [Copy(1, 1, 1)])
     assert one.transport_to("mooncake=10.0.0.2:15001") == "tcp (not cma: no memory here)"
+
+
+def test_a_peer_that_has_ended_on_this_host_is_not_looked_for_over_the_network(
+    both: tuple[Auto, Auto],
+) -> None:
+    sender, _ = both
+    peer = of_host(notice.this_host(), 2**30)
+    with capture_logs() as lines, pytest.raises(PeerGone, match="No such process"):
+        sender.write(peer, [Copy(1, 1, 1)])
+    assert lines == []
+    assert sender.transport_to(peer) == ""
+    assert sender._far.asked == []  # type: ignore[attr-defined]
 
 
 def test_a_peer_with_no_part_for_us_is_gone(both: tuple[Auto, Auto]) -> None:

@@ -72,8 +72,20 @@ def test_a_process_that_is_not_the_one_of_the_address_is_not_read(
 ) -> None:
     ours = Notice()
     other = dataclasses.replace(ours.address, **change)  # type: ignore[arg-type]
-    with pytest.raises(NotThere, match=why):
+    with pytest.raises(NotThere, match=why) as raised:
         Reader(other).read()
+    assert raised.value.ended is ("start" in change or "pid" in change)
+
+
+def test_a_process_that_is_hidden_from_us_may_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hidden(pid: int) -> int:
+        raise FileNotFoundError(2, "No such file or directory")  # as under hidepid
+
+    ours = Notice()
+    monkeypatch.setattr(notice, "started", hidden)
+    with pytest.raises(NotThere, match="is not there") as raised:
+        Reader(ours.address)
+    assert not raised.value.ended
 
 
 def test_more_regions_than_a_page_holds_are_refused() -> None:
@@ -95,8 +107,9 @@ def test_a_notice_whose_process_has_ended_is_nobodys() -> None:
     assert reader.shows(page)
     peer.kill()
     assert not reader.shows(page)
-    with pytest.raises(NotThere, match="has ended"):
+    with pytest.raises(NotThere, match="has ended") as raised:
         reader.read()
+    assert raised.value.ended
 
 
 def test_without_memory_that_can_be_mapped_there_is_no_notice(
