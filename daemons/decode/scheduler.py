@@ -17,6 +17,7 @@ from itertools import chain
 from daemons.decode.budget import Budget, budget_of
 from daemons.decode.commands import Command, ReadRow, VerifySums, ZeroRow
 from daemons.decode.config import DecodeConfig
+from daemons.decode.deadlines import Deadlines
 from daemons.decode.events import Event, Retract, RowRead, SumsVerified
 from daemons.decode.forward_queue import ForwardQueue
 from daemons.decode.memory import memory_of
@@ -112,8 +113,9 @@ class Scheduler:
         self.peers = Peers(Liveness(timers.heartbeat_s, timers.peer_timeout_s))
         self.recorder = Recorder(me.instance, "decode", STEPS)
         self.prefills = Prefills(buffers, self.peers)
+        self.deadlines = Deadlines(me.instance, self.prefills)
         self.prealloc = PreallocQueue()
-        self.transfer = TransferQueue(timers)
+        self.transfer = TransferQueue()
         self.forward = ForwardQueue(engine, pool)
         self.prebuilt = Prebuilt()
         self.running = RunningBatch(engine.page_size, engine.batch_rooms, pool)
@@ -675,7 +677,9 @@ class Scheduler:
             detail = f"no heartbeat for {timers.peer_timeout_s} s"
             self._doom_rooms_of(peer, Cause.PEER_UNREACHABLE, detail)
         for request in self.rooms():
-            self._check_deadlines(request)
+            stage = self.recorder.stage(request.key)
+            if (failure := self.deadlines.overdue(request, stage, timers, now)) is not None:
+                self._fail(request, failure)
         for request in self.transfer.rooms.values():
             if request.status is Status.SUCCESS and request.row is not None:
                 self.out.do(ReadRow(request.key, request.row))
@@ -687,33 +691,3 @@ class Scheduler:
             self.out.abort(held.peer, key, held.failure)
             if self.peers.liveness.life(held.peer) is Life.SUSPECT:  # a newer life would be proof
                 self.out.do(*self.prefills.need(held.peer.instance, now))
-
-    def _check_deadlines(self, request: Request) -> None:
-        stage, now = self.recorder.stage(request.key), self._now
-        if now >= request.expires_s:
-            detail = f"{request.submit.timeout_s} s in total"
-            peer = request.prefill if stage in ("prealloc", "transfer") else ""
-            self._fail(request, Failure(Cause.TOTAL_TIMEOUT, stage, peer, detail))
-        elif stage == "transfer":
-            if (failure := self.transfer.overdue(request, now)) is not None:
-                self._fail(request, failure)
-        elif stage == "prealloc":
-            self._check_prealloc(request)
-        elif stage == "forward" and now - request.since_s >= self.config.timers.progress_s:
-            detail = f"no chunk for {self.config.timers.progress_s} s"
-            me = self.me.instance
-            self._fail(request, Failure(Cause.PROGRESS_TIMEOUT, stage, me, detail))
-
-    def _check_prealloc(self, request: Request) -> None:
-        timers, instance = self.config.timers, request.submit.prefill
-        waited_s = self._now - request.since_s
-        if not request.local and self.prefills.ready(instance) is None:
-            if waited_s >= timers.handshake_s:
-                last = self.prefills.last_failure(instance)
-                detail = f"not ready within {timers.handshake_s} s"
-                self._fail(
-                    request, last or Failure(Cause.HANDSHAKE_TIMEOUT, "prealloc", instance, detail)
-                )
-        elif waited_s >= timers.queue_s:
-            detail = f"{request.need_pages} pages were not free within {timers.queue_s} s"
-            self._fail(request, Failure(Cause.QUEUE_TIMEOUT, "prealloc", self.me.instance, detail))

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from daemons.cluster.worker import Timers
 from daemons.decode.request import Request
-from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.handshake import Progress
 from daemons.protocol.ids import RoomKey
 from daemons.protocol.status import Status, advance
 
 ASK_S = 2.0  # so long unheard: prefill is told again where to write, each time after twice as long
-MARGIN_S = 2.0  # prefill watches the same waits and knows the reason: let it speak first
 
 
 @dataclass(slots=True)
 class TransferQueue:
     """Rooms whose pages and row belong to a writer."""
 
-    timers: Timers
     rooms: dict[RoomKey, Request] = field(default_factory=dict)
 
     def of(self, progress: Progress) -> Request | None:
@@ -49,14 +45,3 @@ class TransferQueue:
                 request.asks, request.asked_s = request.asks + 1, now
                 found.append(request)
         return found
-
-    def overdue(self, request: Request, now: float) -> Failure | None:
-        """Return the failure of a room whose prefill has been silent for too long about it."""
-        limit_s, cause = {
-            Status.BOOTSTRAPPING: (self.timers.destination_s, Cause.PEER_NEVER_CAME),
-            Status.WAITING_FOR_INPUT: (self.timers.queue_s, Cause.QUEUE_TIMEOUT),
-        }.get(request.status, (self.timers.progress_s, Cause.PROGRESS_TIMEOUT))
-        if now - request.since_s < limit_s + MARGIN_S:
-            return None
-        peer = request.peer.instance if request.peer else ""
-        return Failure(cause, "transfer", peer, f"nothing for {limit_s + MARGIN_S} s")

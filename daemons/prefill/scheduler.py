@@ -24,6 +24,7 @@ from daemons.engine.step import (
 from daemons.prefill.bootstrap_queue import BootstrapQueue
 from daemons.prefill.commands import CallOffWrites, Command, LearnBuffers
 from daemons.prefill.config import PrefillConfig
+from daemons.prefill.deadlines import overdue
 from daemons.prefill.decodes import Decodes
 from daemons.prefill.doubts import Doubts
 from daemons.prefill.events import Event, WriteDone, WriteFailed, WriteSkipped
@@ -571,23 +572,7 @@ class Scheduler:
             failure = Failure(Cause.PEER_NEVER_CAME, "bootstrap", self.me.instance, detail)
             self._refuse_stranger(orphan, failure)
         for request in self.rooms():
-            self._check_deadlines(request)
+            stage, me = self.recorder.stage(request.key), self.me.instance
+            if (late := overdue(request, stage, timers, me, now)) is not None:
+                self._fail(request, late)
         self.tombs.expire(now)
-
-    def _check_deadlines(self, request: Request) -> None:
-        timers, now = self.config.timers, self._now
-        stage = self.recorder.stage(request.key)
-        waits = {
-            "bootstrap": (timers.destination_s, Cause.PEER_NEVER_CAME),
-            "waiting": (timers.queue_s, Cause.QUEUE_TIMEOUT),
-            "forward": (timers.progress_s, Cause.PROGRESS_TIMEOUT),
-            "inflight": (timers.progress_s, Cause.PROGRESS_TIMEOUT),
-        }
-        if now >= request.expires_s:
-            detail = f"{request.submit.timeout_s} s in total"
-            self._fail(request, Failure(Cause.TOTAL_TIMEOUT, stage, request.peer_name, detail))
-        elif stage in waits and now - request.since_s >= waits[stage][0]:
-            limit, cause = waits[stage]
-            detail = f"nothing for {limit} s"
-            peer = self.me.instance if stage == "forward" else request.peer_name
-            self._fail(request, Failure(cause, stage, peer, detail))

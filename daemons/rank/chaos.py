@@ -356,9 +356,6 @@ class ChaosShell:
         timers = msgspec.structs.replace(usual, **{n: getattr(usual, n) * factor for n in SCALED})
         self._wrapped.scale = factor
         self._core.config = msgspec.structs.replace(self._core.config, timers=timers)
-        transfer = getattr(self._core, "transfer", None)  # decode: a stage with timers of its own
-        if transfer is not None:
-            transfer.timers = timers
 
     def _restore(self) -> None:
         self._lasting.clear()

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
 from daemons.decode.request import Request
-from daemons.decode.transfer_queue import ASK_S, MARGIN_S, TransferQueue
-from daemons.protocol.causes import Cause
+from daemons.decode.transfer_queue import ASK_S, TransferQueue
 from daemons.protocol.status import Status
-from tests.support.cores import P_NEXT, TIMERS, P, key, progress, submit
+from tests.support.cores import P_NEXT, P, key, progress, submit
 
 
 def queue(*rooms: int) -> TransferQueue:
-    transfer = TransferQueue(TIMERS)
+    transfer = TransferQueue()
     for room in rooms:
         transfer.rooms[key(room)] = Request(submit(room), key(room), 0.0, 0.0, 2, P, [0, 1], 0)
     return transfer
@@ -48,27 +45,6 @@ def test_progress_moves_forward_only() -> None:
     transfer.advance(request, progress(Status.FAILED), 3.0)
     transfer.advance(request, progress(Status.SUCCESS), 4.0)
     assert request.status is Status.FAILED
-
-
-@pytest.mark.parametrize(
-    ("status", "limit_s", "cause"),
-    [
-        (Status.BOOTSTRAPPING, 15, Cause.PEER_NEVER_CAME),
-        (Status.WAITING_FOR_INPUT, 20, Cause.QUEUE_TIMEOUT),
-        (Status.TRANSFERRING, 12, Cause.PROGRESS_TIMEOUT),
-        (Status.SUCCESS, 12, Cause.PROGRESS_TIMEOUT),
-    ],
-)
-def test_prefill_may_speak_first_and_then_we_do(
-    status: Status, limit_s: float, cause: Cause
-) -> None:
-    transfer = queue(1)
-    request = transfer.rooms[key(1)]
-    request.status = status
-    assert transfer.overdue(request, limit_s + MARGIN_S - 0.1) is None
-    failure = transfer.overdue(request, limit_s + MARGIN_S)
-    assert failure is not None
-    assert (failure.cause, failure.stage, failure.peer) == (cause, "transfer", "p0")
 
 
 def test_bytes_of_one_room_are_progress_of_those_in_the_same_lane() -> None:
