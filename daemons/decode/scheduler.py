@@ -29,6 +29,7 @@ from daemons.decode.quarantine import Quarantine
 from daemons.decode.request import Request
 from daemons.decode.retracted_queue import RetractedQueue, victim
 from daemons.decode.running_batch import RunningBatch, finish_of
+from daemons.decode.stages import STEPS, Stages
 from daemons.decode.transfer_queue import TransferQueue
 from daemons.engine.step import (
     Begin,
@@ -78,16 +79,6 @@ from daemons.runtime.peers import Peers
 from daemons.runtime.recorder import Recorder
 from daemons.runtime.turns import put_in_turn, turn_of
 
-STEPS = {
-    "": frozenset({"prealloc"}),
-    "prealloc": frozenset({"transfer", "forward", ""}),
-    "transfer": frozenset({"prebuilt", ""}),
-    "forward": frozenset({"prebuilt", ""}),
-    "prebuilt": frozenset({"running", "retracted", ""}),
-    "running": frozenset({"retracted", ""}),
-    "retracted": frozenset({"running", ""}),
-}
-
 
 class Scheduler:
     """The state of one decode rank."""
@@ -114,13 +105,14 @@ class Scheduler:
         self.recorder = Recorder(me.instance, "decode", STEPS)
         self.prefills = Prefills(buffers, self.peers)
         self.deadlines = Deadlines(me.instance, self.prefills)
-        self.prealloc = PreallocQueue()
-        self.transfer = TransferQueue()
-        self.forward = ForwardQueue(engine, pool)
-        self.prebuilt = Prebuilt()
-        self.running = RunningBatch(engine.page_size, engine.batch_rooms, pool)
-        self.retracted = RetractedQueue(config.retract_tokens // engine.page_size, self.pages)
-        self.ending: dict[RoomKey, Request] = {}  # over, but the engine uses the pages
+        self.stages = Stages(
+            PreallocQueue(),
+            TransferQueue(),
+            ForwardQueue(engine, pool),
+            Prebuilt(),
+            RunningBatch(engine.page_size, engine.batch_rooms, pool),
+            RetractedQueue(config.retract_tokens // engine.page_size, self.pages),
+        )
         self.quarantine = Quarantine(timers.settle_s)
         self.out = Outbox(me)
         self.draining = False
@@ -135,7 +127,7 @@ class Scheduler:
             case Submitted():
                 self._submitted(event.submit)
             case Cancelled():
-                if request := self._live(event.key):
+                if request := self.stages.get(event.key):
                     self._fail(request, event.failure)
             case Finished():
                 self._finished(event.key)
@@ -155,7 +147,7 @@ class Scheduler:
             case SumsVerified():
                 self._verified(event)
             case Prepared():
-                if request := self._live(event.key):
+                if request := self.stages.get(event.key):
                     request.is_ready = True
             case StepDone():
                 self._steps -= 1
@@ -192,35 +184,25 @@ class Scheduler:
         budget = self._budget()
         overcommit = max(0, budget.host_pages - budget.longest)
         free = self.pages.size + overcommit - budget.committed
-        waiting = len(self.prealloc.rooms) + len(self.retracted.rooms)
+        waiting = len(self.stages.prealloc.rooms) + len(self.stages.retracted.rooms)
+        places = 2 * self.stages.running.batch_rooms - len(self.stages.holders())
         return {
             "tokens": max(0, free) * self.config.engine.page_size,
             "rows": self.rows.free,
-            "places": self.memory.places(2 * self.running.batch_rooms - len(self._holders())),
+            "places": self.memory.places(places),
             "queue": waiting,
         }
 
     @property
     def busy(self) -> bool:
         """Whether any room or quarantined memory is left."""
-        return bool(self.rooms() or self.ending or self.quarantine.rooms)
-
-    def rooms(self) -> list[Request]:
-        """Return the rooms that have not ended, by stage."""
-        return list(chain.from_iterable(stage.values() for stage in self._stages()))
-
-    def _stages(self) -> tuple[dict[RoomKey, Request], ...]:
-        waiting = self.prealloc.rooms, self.transfer.rooms, self.forward.rooms
-        return (*waiting, self.prebuilt.rooms, self.running.rooms, self.retracted.rooms)
-
-    def _live(self, key: RoomKey) -> Request | None:
-        return next((stage[key] for stage in self._stages() if key in stage), None)
+        return bool(self.stages.rooms() or self.stages.ending or self.quarantine.rooms)
 
     # --- prealloc ---------------------------------------------------------------------------
 
     def _submitted(self, submit: Submit) -> None:
         key = RoomKey(submit.room, submit.attempt)
-        if self._live(key) or key in self.ending:
+        if self.stages.get(key) or key in self.stages.ending:
             self.out.count("duplicate_rooms")  # the front answers 409; the first one goes on
             return
         local = submit.prefill == self.me.instance
@@ -239,7 +221,7 @@ class Scheduler:
         if (grammar := submit.sampling.grammar) is not None:
             request.is_ready = False
             self.out.do(Prepare(key, grammar))
-        put_in_turn(self.prealloc.rooms, key, request)
+        put_in_turn(self.stages.prealloc.rooms, key, request)
 
     def _refusal(self, submit: Submit, tokens: int) -> Failure | None:
         me, key = self.me.instance, RoomKey(submit.room, submit.attempt)
@@ -253,36 +235,36 @@ class Scheduler:
             return Failure(Cause.REQUEST_INVALID, "prealloc", me, "local_prefill is not allowed")
         if detail := self.memory.too_small(tokens, local=submit.prefill == me):
             return Failure(Cause.REQUEST_TOO_LONG, "prealloc", me, detail)
-        if len(self.rooms()) >= self.config.max_rooms:
+        if len(self.stages.rooms()) >= self.config.max_rooms:
             detail = f"{self.config.max_rooms} rooms are here already"
             return Failure(Cause.QUEUE_FULL, "prealloc", me, detail)
         return None
 
     def _admit(self) -> None:
-        for request in list(self.prealloc.rooms.values()):
+        for request in list(self.stages.prealloc.rooms.values()):
             if request.local:
                 continue
             self.out.do(*self.prefills.need(request.submit.prefill, self._now))
             if (refusal := self.prefills.refusal(request.submit.prefill)) is not None:
                 self._fail(request, refusal)
-        if not self.prealloc.rooms or self.retracted.rooms:
+        if not self.stages.prealloc.rooms or self.stages.retracted.rooms:
             return  # those that were here come first
-        places = 2 * self.running.batch_rooms - len(self._holders())
+        places = 2 * self.stages.running.batch_rooms - len(self.stages.holders())
         budget = self._budget()
-        for request in self.prealloc.admit(self.memory, budget, places, self.prefills):
+        for request in self.stages.prealloc.admit(self.memory, budget, places, self.prefills):
             request.since_s = self._now
             cached = len(request.lease)
             pages = f"{len(request.pages) - cached} pages reserved, {cached} cached"
             self.out.count("cache_lookups")
             self.out.count("cached_tokens", cached * self.config.engine.page_size)
             if request.row is None:
-                self.forward.rooms[request.key] = request
+                self.stages.forward.rooms[request.key] = request
                 tale = self.recorder.enter(request.key, "forward", pages, self._now)
                 tale.cached_tokens = request.computed
                 submit, request.begun = request.submit, True
                 self.out.do(Begin(Sequence(request.key, submit.sampling, submit.prompt)))
                 continue
-            self.transfer.rooms[request.key] = request
+            self.stages.transfer.rooms[request.key] = request
             self.recorder.enter(request.key, "transfer", pages, self._now)
             self.out.do(ZeroRow(request.row))
             self.out.destination(request, self.config.engine.page_size)
@@ -292,42 +274,28 @@ class Scheduler:
             self._bury(older, f"{route.instance} lives on with epoch {route.epoch}")
         self.out.do(*self.prefills.found(route, self._now))
 
-    def _holders(self) -> list[Request]:
-        return [*self.transfer.rooms.values(), *self._ours()]
-
-    def _ours(self) -> list[Request]:
-        """Return the rooms whose memory no peer can write."""
-        _, _, *stages = self._stages()
-        return list(chain.from_iterable(stage.values() for stage in stages))
-
     def _budget(self) -> Budget:
         return budget_of(
             self.pages,
             self.config.engine.page_size,
-            self.retracted.host_pages,
-            offered=self.transfer.rooms.values(),
-            ours=self._ours(),
-            leaving=self.ending.values(),
-            kept=self.kept_pages,
+            self.stages.retracted.host_pages,
+            offered=self.stages.transfer.rooms.values(),
+            ours=self.stages.ours(),
+            leaving=self.stages.ending.values(),
+            kept=self.stages.kept_pages,
         )
-
-    @property
-    def kept_pages(self) -> int:
-        """Pages that the host keeps, or is getting."""
-        rooms = chain(self.retracted.rooms.values(), self.ending.values())
-        return sum(request.kept for request in rooms)
 
     # --- transfer and prebuilt --------------------------------------------------------------
 
     def _progress(self, progress: Progress) -> None:
         key = RoomKey(progress.room, progress.attempt)
-        request = self.transfer.of(progress)
+        request = self.stages.transfer.of(progress)
         if request is None:
             if progress.status in FINAL:
                 self.quarantine.answered(key, progress.sender, progress.fence, self._now)
             return
         moved = progress.status is not request.status
-        self.transfer.advance(request, progress, self._now)
+        self.stages.transfer.advance(request, progress, self._now)
         if request.status is Status.FAILED:
             failure = progress.failure or Failure(
                 Cause.PEER_ABORTED, "transfer", progress.sender.instance
@@ -340,7 +308,7 @@ class Scheduler:
             self.recorder.note(key, f"prefill says {request.status.name.lower()}", self._now)
 
     def _row_read(self, event: RowRead) -> None:
-        request = self.transfer.rooms.get(event.key)
+        request = self.stages.transfer.rooms.get(event.key)
         if request is None or request.landed is not None:
             return
         if event.row is None and request.doom is not None:
@@ -360,11 +328,11 @@ class Scheduler:
             offered, tokens = self.memory.offered(request), request.prompt_tokens
             self.out.do(VerifySums(request.key, offered, event.row.sums, tokens))
             return
-        del self.transfer.rooms[request.key]
+        del self.stages.transfer.rooms[request.key]
         self._commit(request, event.row)
 
     def _verified(self, event: SumsVerified) -> None:
-        request = self.transfer.rooms.get(event.key)
+        request = self.stages.transfer.rooms.get(event.key)
         if request is None or request.landed is None:
             return
         self.out.count("chunks_verified", len(request.landed.sums))
@@ -374,7 +342,7 @@ class Scheduler:
             failure = Failure(Cause.TRANSFER_CHECKSUM, "transfer", peer, event.wrong)
             self._fail(request, failure, Fence.CLEAN)
             return
-        del self.transfer.rooms[request.key]
+        del self.stages.transfer.rooms[request.key]
         self._commit(request, request.landed)
 
     def _commit(self, request: Request, row: Row) -> None:
@@ -388,7 +356,7 @@ class Scheduler:
 
     def _computed(self, request: Request, result: Result) -> None:
         """A chunk of a prompt is done here; the last one brings the first token."""
-        key, chunk = request.key, self.forward.computed(request, result, self._now)
+        key, chunk = request.key, self.stages.forward.computed(request, result, self._now)
         self.recorder.note(key, "chunk computed", self._now, tokens=chunk)
         self.out.count("prompt_tokens", chunk)
         if request.computed < len(request.submit.prompt):
@@ -396,14 +364,14 @@ class Scheduler:
         if result.token is None:
             self._fail(request, self._no_token("forward"))
             return
-        del self.forward.rooms[key]
+        del self.stages.forward.rooms[key]
         self.recorder.enter(key, "prebuilt", "prompt is computed", self._now)
         self._first(request, result.token, request.cached_tokens)
 
     def _first(self, request: Request, first: TokenOut, cached_tokens: int = 0) -> None:
         """The first token is the client's, and may be the last one too."""
         request.since_s = self._now
-        sequence = self.prebuilt.add(request, first.id)
+        sequence = self.stages.prebuilt.add(request, first.id)
         finish, token = finish_of(request)
         wanted = request.local and request.submit.sampling.prompt_logprobs is not None
         judged = tuple(request.prompt_logprobs) if wanted else None
@@ -418,13 +386,15 @@ class Scheduler:
 
     def _schedule(self) -> None:
         while self._steps == 0 or self._may_go_ahead():
-            for request in self.running.join(self.prebuilt.rooms, self.retracted.returning):
+            for request in self.stages.running.join(
+                self.stages.prebuilt.rooms, self.stages.retracted.returning
+            ):
                 self.recorder.enter(request.key, "running", "joined the batch", self._now)
             ahead = self._steps > 0
             if not ahead:
                 self._make_room()
-            items = self.running.step(self.pages, whole=ahead)
-            items += self.forward.step(len(items))
+            items = self.stages.running.step(self.pages, whole=ahead)
+            items += self.stages.forward.step(len(items))
             if not items:
                 return
             self._steps += 1
@@ -433,12 +403,16 @@ class Scheduler:
 
     def _may_go_ahead(self) -> bool:
         """Say whether a step may wait behind another: nobody is to leave, no prompt is computed."""
-        calm = not self.forward.rooms and not self._to_retract
+        calm = not self.stages.forward.rooms and not self._to_retract
         return calm and self._steps <= self.config.engine.steps_ahead
 
     def _in_step(self, key: RoomKey) -> Request | None:
         """Return a room that the engine has answered about, and count the answer."""
-        request = self.running.rooms.get(key) or self.ending.get(key) or self.forward.rooms.get(key)
+        request = (
+            self.stages.running.rooms.get(key)
+            or self.stages.ending.get(key)
+            or self.stages.forward.rooms.get(key)
+        )
         if request is not None:
             request.in_steps -= 1
         return request
@@ -456,7 +430,7 @@ class Scheduler:
         elif result.error:
             stage = self.recorder.stage(request.key)
             self._fail(request, self._no_token(stage, result.error))
-        elif request.key in self.forward.rooms:
+        elif request.key in self.stages.forward.rooms:
             self._computed(request, result)
         elif result.token is None:
             self._fail(request, self._no_token("running"))
@@ -482,7 +456,7 @@ class Scheduler:
                 self._fail(request, self._no_token(self.recorder.stage(key), event.detail))
 
     def _finished(self, key: RoomKey) -> None:
-        request = next((request for request in self._ours() if request.key == key), None)
+        request = next((request for request in self.stages.ours() if request.key == key), None)
         if request is None:
             return
         request.finished = True
@@ -493,12 +467,12 @@ class Scheduler:
     def _make_room(self) -> None:
         """Retract rooms until those of the batch that are short of a page will have it."""
         for key in self._to_retract:
-            if (request := self.running.rooms.get(key)) and self._host_takes(request):
+            if (request := self.stages.running.rooms.get(key)) and self._host_takes(request):
                 self._retract(request, "it was asked for")
         self._to_retract.clear()
-        short = self.running.short(self.pages)
-        while len(short) > self.retracted.coming:
-            ours = chain(self.prebuilt.rooms.values(), self.running.rooms.values())
+        short = self.stages.running.short(self.pages)
+        while len(short) > self.stages.retracted.coming:
+            ours = chain(self.stages.prebuilt.rooms.values(), self.stages.running.rooms.values())
             request = victim(other for other in ours if other.is_ready)
             if request is None or not self._host_takes(request):
                 return
@@ -506,13 +480,13 @@ class Scheduler:
             short = [other for other in short if other is not request]
 
     def _host_takes(self, request: Request) -> bool:
-        return self.kept_pages + len(request.pages) <= self.retracted.host_pages
+        return self.stages.kept_pages + len(request.pages) <= self.stages.retracted.host_pages
 
     def _retract(self, request: Request, because: str) -> None:
         key = request.key
-        self.prebuilt.rooms.pop(key, None)
-        self.running.rooms.pop(key, None)
-        self.retracted.rooms[key] = request
+        self.stages.prebuilt.rooms.pop(key, None)
+        self.stages.running.rooms.pop(key, None)
+        self.stages.retracted.rooms[key] = request
         request.kept, request.in_steps = len(request.pages), 1
         self.recorder.enter(key, "retracted", because, self._now)
         self.out.count("retractions")
@@ -526,12 +500,12 @@ class Scheduler:
 
     def _resume(self) -> None:
         """Bring rooms back, oldest first, as far as pages and places in the batch go."""
-        while (request := self.retracted.next()) is not None:
-            returning = self.retracted.returning
-            if len(self.running.rooms) + returning >= self.running.batch_rooms:
+        while (request := self.stages.retracted.next()) is not None:
+            returning = self.stages.retracted.returning
+            if len(self.stages.running.rooms) + returning >= self.stages.running.batch_rooms:
                 return
-            ours = [*self.running.rooms.values(), *self.prebuilt.rooms.values()]
-            ours += self.forward.rooms.values()
+            ours = [*self.stages.running.rooms.values(), *self.stages.prebuilt.rooms.values()]
+            ours += self.stages.forward.rooms.values()
             alone = not ours and not returning
             spare = 0 if alone else 1 + returning + sum(r.promised > 0 for r in ours)
             if request.kept + spare > self.pages.available:
@@ -543,13 +517,13 @@ class Scheduler:
     def _restored(self, event: Restored) -> None:
         request = self._copied(event.key, event.error)
         if request is not None:
-            del self.retracted.rooms[request.key]
-            self.running.rooms[request.key] = request
+            del self.stages.retracted.rooms[request.key]
+            self.stages.running.rooms[request.key] = request
             self.recorder.enter(event.key, "running", "its pages are back", self._now)
 
     def _copied(self, key: RoomKey, error: str) -> Request | None:
         """Return the room whose pages were copied, unless that was its end."""
-        request = self.ending.get(key) or self.retracted.rooms.get(key)
+        request = self.stages.ending.get(key) or self.stages.retracted.rooms.get(key)
         if request is None:
             return None
         request.in_steps = 0
@@ -568,9 +542,9 @@ class Scheduler:
         """End a room badly; ``fence`` is the writer's word when it has given it already."""
         key = request.key
         self.out.tell_failure(key, failure)
-        if key in self.transfer.rooms:
+        if key in self.stages.transfer.rooms:
             self._isolate(request, failure, fence)
-        elif key in self.prealloc.rooms:
+        elif key in self.stages.prealloc.rooms:
             self._tell_prefill(request.submit, failure)
         self._end(request, failure)
 
@@ -596,14 +570,13 @@ class Scheduler:
     def _end(self, request: Request, failure: Failure | None) -> None:
         """Take a room out; its own pages are free once the engine is done with them."""
         key = request.key
-        for rooms in self._stages():
-            rooms.pop(key, None)
+        self.stages.take_out(key)
         if request.in_steps:
             request.failure = failure
             request.finished = failure is None
-            self.ending[key] = request
+            self.stages.ending[key] = request
             return
-        self.ending.pop(key, None)
+        self.stages.ending.pop(key, None)
         whole = self.recorder.stage(key) in ("prebuilt", "running")
         sound = failure is None or failure.cause is not Cause.ENGINE_FAILED
         self.memory.end(request, keep=whole and sound)
@@ -622,7 +595,7 @@ class Scheduler:
 
     def _stop(self) -> None:
         self.draining = True
-        for request in self.rooms():
+        for request in self.stages.rooms():
             stage = self.recorder.stage(request.key)
             self._fail(request, Failure(Cause.INSTANCE_STOPPING, stage, self.me.instance))
 
@@ -662,7 +635,7 @@ class Scheduler:
         The row is written last, when every page was acknowledged: so a hand-over whose last
         message was lost with its sender is whole all the same.
         """
-        for request in self.transfer.rooms.values():
+        for request in self.stages.transfer.rooms.values():
             if request.peer == peer and request.row is not None:
                 request.doom = Failure(cause, "transfer", peer.instance, detail)
                 self.out.do(ReadRow(request.key, request.row))
@@ -676,14 +649,14 @@ class Scheduler:
         for peer in silent:
             detail = f"no heartbeat for {timers.peer_timeout_s} s"
             self._doom_rooms_of(peer, Cause.PEER_UNREACHABLE, detail)
-        for request in self.rooms():
+        for request in self.stages.rooms():
             stage = self.recorder.stage(request.key)
             if (failure := self.deadlines.overdue(request, stage, timers, now)) is not None:
                 self._fail(request, failure)
-        for request in self.transfer.rooms.values():
+        for request in self.stages.transfer.rooms.values():
             if request.status is Status.SUCCESS and request.row is not None:
                 self.out.do(ReadRow(request.key, request.row))
-        for request in self.transfer.unheard(now):
+        for request in self.stages.transfer.unheard(now):
             if request.peer and self.peers.liveness.life(request.peer) is Life.ALIVE:
                 self.out.count("destinations_repeated")
                 self.out.destination(request, self.config.engine.page_size)

@@ -8,7 +8,6 @@ when nothing of ours can still write for the room; the client's leg is told at o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
 
 from daemons.engine.step import (
     Begin,
@@ -32,6 +31,7 @@ from daemons.prefill.inflight_queue import InflightQueue, next_write
 from daemons.prefill.memory import memory_of
 from daemons.prefill.outbox import Outbox
 from daemons.prefill.request import Request
+from daemons.prefill.stages import STEPS, Stages
 from daemons.prefill.waiting_queue import WaitingQueue
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.generate import Submit
@@ -67,14 +67,6 @@ from daemons.runtime.turns import put_in_turn, turn_of
 PEERS_LIMIT = 200  # each costs some five file descriptors, of which a process may have 1024
 EPOCH_AHEAD_S = 86400.0  # clocks differ; an epoch beyond that would bury all honest ones
 
-STEPS = {
-    "": frozenset({"bootstrap"}),
-    "bootstrap": frozenset({"waiting", ""}),
-    "waiting": frozenset({"forward", ""}),
-    "forward": frozenset({"inflight", ""}),
-    "inflight": frozenset({""}),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Tomb:
@@ -99,17 +91,18 @@ class Scheduler:
         self.pages, self.window = self.cache.pages, self.cache.window
         self.peers = Peers(Liveness(timers.heartbeat_s, timers.peer_timeout_s))
         self.recorder = Recorder(me.instance, "prefill", STEPS)
-        self.bootstrap = BootstrapQueue(config.max_orphans)
-        self.waiting = WaitingQueue(
-            engine.page_size,
-            engine.batch_tokens,
-            engine.chunk_tokens,
-            engine.batch_rooms,
-            decodes.window,
+        self.stages = Stages(
+            BootstrapQueue(config.max_orphans),
+            WaitingQueue(
+                engine.page_size,
+                engine.batch_tokens,
+                engine.chunk_tokens,
+                engine.batch_rooms,
+                decodes.window,
+            ),
+            InflightQueue(),
         )
-        self.inflight = InflightQueue()
         self.doubts = Doubts()
-        self.ending: dict[RoomKey, Request] = {}  # failed, with writes or a forward under way
         self.tombs: Tombstones[Tomb] = Tombstones(timers.tombstone_s)
         self.out = Outbox(me)
         self.draining = False
@@ -124,18 +117,18 @@ class Scheduler:
             case Submitted():
                 self._submitted(event.submit)
             case Cancelled():
-                if request := self._live(event.key):
+                if request := self.stages.get(event.key):
                     self._fail(request, event.failure)
             case Finished():
                 pass  # a stop string in the only token changes nothing here
             case MessageCame():
                 self._message(event.message)
             case Prepared():
-                if request := self._live(event.key):
+                if request := self.stages.get(event.key):
                     request.is_ready = True
             case StepDone():
                 self._stepping = False
-                self.waiting.moved(now)
+                self.stages.waiting.moved(now)
                 for result in event.results:
                     self._computed(result)
             case StepFailed():
@@ -164,37 +157,19 @@ class Scheduler:
     @property
     def credits(self) -> dict[str, int]:
         """Return what another room may count on: tokens, rows and places; and who waits already."""
-        places = self.waiting.batch_rooms - len(self.waiting.begun)
-        return self.memory.credits(places, len(self.waiting.rooms))
+        places = self.stages.waiting.batch_rooms - len(self.stages.waiting.begun)
+        return self.memory.credits(places, len(self.stages.waiting.rooms))
 
     @property
     def busy(self) -> bool:
         """Whether any room, orphan or write is left."""
-        return bool(self.rooms() or self.ending or self.bootstrap.orphans)
-
-    def rooms(self) -> list[Request]:
-        """Return the rooms that have not ended, by stage."""
-        stages = (
-            self.bootstrap.rooms,
-            self.waiting.rooms,
-            self.waiting.begun,
-            self.inflight.rooms,
-        )
-        return list(chain.from_iterable(stage.values() for stage in stages))
-
-    def _live(self, key: RoomKey) -> Request | None:
-        return (
-            self.bootstrap.rooms.get(key)
-            or self.waiting.rooms.get(key)
-            or self.waiting.begun.get(key)
-            or self.inflight.rooms.get(key)
-        )
+        return bool(self.stages.rooms() or self.stages.ending or self.stages.bootstrap.orphans)
 
     # --- the two halves of a room -----------------------------------------------------------
 
     def _submitted(self, submit: Submit) -> None:
         key = RoomKey(submit.room, submit.attempt)
-        if self._live(key) or key in self.ending:
+        if self.stages.get(key) or key in self.stages.ending:
             self.out.count("duplicate_rooms")  # the front answers 409; the first one goes on
             return
         if (tomb := self.tombs.get(key)) is not None:
@@ -213,8 +188,8 @@ class Scheduler:
         if (grammar := submit.sampling.grammar) is not None:
             request.is_ready = False
             self.out.do(Prepare(key, grammar))
-        self.bootstrap.rooms[key] = request
-        if (destination := self.bootstrap.claim(key)) is not None:
+        self.stages.bootstrap.rooms[key] = request
+        if (destination := self.stages.bootstrap.claim(key)) is not None:
             self._attach(request, destination)
 
     def _refusal(self, submit: Submit) -> Failure | None:
@@ -225,7 +200,7 @@ class Scheduler:
             return Failure(Cause.REQUEST_INVALID, "bootstrap", me, "the prompt is empty")
         if detail := self.memory.too_small(len(submit.prompt)):
             return Failure(Cause.REQUEST_TOO_LONG, "bootstrap", me, detail)
-        if len(self.rooms()) >= self.config.max_rooms:
+        if len(self.stages.rooms()) >= self.config.max_rooms:
             detail = f"{self.config.max_rooms} rooms are here already"
             return Failure(Cause.QUEUE_FULL, "bootstrap", me, detail)
         return None
@@ -234,7 +209,7 @@ class Scheduler:
         self.out.tell_failure(key, failure)
         self.out.count("rooms_refused")
         self.tombs.put(key, Tomb(Fence.CLEAN, failure), self._now)
-        if (destination := self.bootstrap.claim(key)) is not None:
+        if (destination := self.stages.bootstrap.claim(key)) is not None:
             self.out.refuse(destination, failure)
 
     def _destination(self, destination: Destination) -> None:
@@ -244,16 +219,16 @@ class Scheduler:
                 self._refuse_twin(destination, tomb.peer)
             else:
                 self.out.final(destination.sender, key, tomb.failure, tomb.fence)
-        elif key in self.ending:
+        elif key in self.stages.ending:
             pass  # answered when its writes have ended
-        elif (request := self._live(key)) is not None:
+        elif (request := self.stages.get(key)) is not None:
             if request.destination is None:
                 self._attach(request, destination)
             elif request.peer != destination.sender:
                 self._refuse_twin(destination, request.peer)
-            elif key in self.waiting.rooms:  # what was said of it may be lost
+            elif key in self.stages.waiting.rooms:  # what was said of it may be lost
                 self.out.progress(request, Status.WAITING_FOR_INPUT)
-        elif not self.bootstrap.keep_orphan(key, destination, self._now):
+        elif not self.stages.bootstrap.keep_orphan(key, destination, self._now):
             detail = f"{self.config.max_orphans} unclaimed rooms are waiting"
             self._refuse_stranger(
                 destination, Failure(Cause.QUEUE_FULL, "bootstrap", self.me.instance, detail)
@@ -282,9 +257,9 @@ class Scheduler:
             peer = destination.sender.instance
             self._fail(request, Failure(Cause.TRANSFER_FAILED, "bootstrap", peer, doubt))
             return
-        del self.bootstrap.rooms[request.key]
+        del self.stages.bootstrap.rooms[request.key]
         request.since_s = self._now
-        put_in_turn(self.waiting.rooms, request.key, request)
+        put_in_turn(self.stages.waiting.rooms, request.key, request)
         self.recorder.enter(
             request.key, "waiting", "destination came", self._now, peer=request.peer_name
         )
@@ -293,7 +268,7 @@ class Scheduler:
     # --- the forward ------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        for request in self.waiting.begin(self.memory):
+        for request in self.stages.waiting.begin(self.memory):
             request.since_s = self._now
             tale = self.recorder.enter(request.key, "forward", "memory was free", self._now)
             tale.cached_tokens = request.cached_tokens
@@ -305,19 +280,19 @@ class Scheduler:
             self._send(request)  # what is cached leaves before the forward
         if self._stepping:
             return
-        items = self.waiting.batch()
+        items = self.stages.waiting.batch()
         if items:
             self._stepping = True
             self._steps += 1
             self.out.do(Run(tuple(items), self._steps))
             for item in items:
-                request = self.waiting.begun[item.key]
+                request = self.stages.waiting.begun[item.key]
                 request.step_tokens = len(item.tokens)
                 if self.config.transfer.grain == "layer":
                     self._send(request, self._steps)
 
     def _computed(self, result: Result) -> None:
-        request = self.ending.get(result.key) or self.waiting.begun.get(result.key)
+        request = self.stages.ending.get(result.key) or self.stages.waiting.begun.get(result.key)
         if request is None:
             return
         chunk, request.step_tokens = request.step_tokens, 0
@@ -343,8 +318,8 @@ class Scheduler:
         self.recorder.note(request.key, "chunk computed", self._now, tokens=chunk)
         self.out.count("prompt_tokens", chunk)
         if request.first is not None:
-            self.waiting.drop(request.key)
-            self.inflight.rooms[request.key] = request
+            del self.stages.waiting.begun[request.key]
+            self.stages.inflight.rooms[request.key] = request
             self.out.do(End(request.key))
             self.recorder.enter(request.key, "inflight", "prompt is computed", self._now)
             self.out.tell_first(request)
@@ -361,7 +336,7 @@ class Scheduler:
         self._stepping = False
         failure = Failure(Cause.ENGINE_FAILED, "forward", self.me.instance, event.detail)
         for key in event.keys:
-            request = self.ending.get(key) or self.waiting.begun.get(key)
+            request = self.stages.ending.get(key) or self.stages.waiting.begun.get(key)
             if request is not None:
                 request.step_tokens = 0
                 self._fail(request, failure)
@@ -370,12 +345,12 @@ class Scheduler:
 
     def _written(self, event: WriteDone | WriteFailed | WriteSkipped) -> None:
         key = event.key
-        request = self.ending.get(key) or self._live(key)
+        request = self.stages.ending.get(key) or self.stages.get(key)
         if request is None:
             return
         request.unsettled -= 1
         request.since_s = self._now
-        self.inflight.lane_moved(request.peer, self._now)
+        self.stages.inflight.lane_moved(request.peer, self._now)
         match event:
             case WriteDone():
                 request.sent_bytes += event.sent_bytes
@@ -402,7 +377,7 @@ class Scheduler:
                 pass
         if request.failure is not None:
             self._settle(request)
-        elif key in self.inflight.rooms and request.unsettled == 0:
+        elif key in self.stages.inflight.rooms and request.unsettled == 0:
             self._succeed(request)
         else:
             self.out.progress(request, Status.TRANSFERRING)
@@ -419,7 +394,7 @@ class Scheduler:
         assert request.peer is not None
         if (tale := self.recorder.tale(key)) is not None and (share := request.overlap_fraction):
             tale.facts["overlap_fraction"] = f"{share:.3f}"
-        del self.inflight.rooms[key]
+        del self.stages.inflight.rooms[key]
         self.memory.release(request)
         self.out.final(request.peer, key, None, Fence.CLEAN, request.sent_bytes)
         self.out.tell_end(request)
@@ -434,10 +409,8 @@ class Scheduler:
         if request.failure is None:
             request.failure = failure
             self.out.tell_failure(key, failure)
-            self.bootstrap.rooms.pop(key, None)
-            self.waiting.drop(key)
-            self.inflight.rooms.pop(key, None)
-            self.ending[key] = request
+            self.stages.take_out(key)
+            self.stages.ending[key] = request
             if request.unsettled:
                 self.out.do(CallOffWrites(key))
         self._settle(request)
@@ -456,7 +429,7 @@ class Scheduler:
             return
         if request.pages and request.first is None:
             self.out.do(End(key))
-        del self.ending[key]
+        del self.stages.ending[key]
         self.memory.release(request)
         self._close(request, failure)
 
@@ -468,11 +441,11 @@ class Scheduler:
 
     def _stop(self) -> None:
         self.draining = True
-        for request in self.rooms():
+        for request in self.stages.rooms():
             stage = self.recorder.stage(request.key)
             self._fail(request, Failure(Cause.INSTANCE_STOPPING, stage, self.me.instance))
         failure = Failure(Cause.INSTANCE_STOPPING, "bootstrap", self.me.instance)
-        for orphan in self.bootstrap.expired_orphans(self._now, 0.0):
+        for orphan in self.stages.bootstrap.expired_orphans(self._now, 0.0):
             self._refuse_stranger(orphan, failure)
 
     # --- peers ------------------------------------------------------------------------------
@@ -519,16 +492,16 @@ class Scheduler:
 
     def _abort(self, abort: Abort) -> None:
         key = RoomKey(abort.room, abort.attempt)
-        if (request := self._live(key)) is not None:
+        if (request := self.stages.get(key)) is not None:
             if request.peer not in (None, abort.sender):
                 self.out.count("messages_from_strangers")
                 return
             self._fail(request, abort.failure)
-        if key in self.ending and self.tombs.get(key) is None:
+        if key in self.stages.ending and self.tombs.get(key) is None:
             return  # told by the final progress when its writes have ended
-        orphan = self.bootstrap.orphans.get(key)
+        orphan = self.stages.bootstrap.orphans.get(key)
         if orphan is not None and orphan[0].sender == abort.sender:
-            del self.bootstrap.orphans[key]
+            del self.stages.bootstrap.orphans[key]
         tomb = self.tombs.get(key)
         if tomb is None:
             tomb = Tomb(Fence.CLEAN, abort.failure)
@@ -543,13 +516,13 @@ class Scheduler:
         self.doubts.worked(peer)
         self.out.do(*self.peers.bury(peer))
         self.out.log("peer.died", peer=str(peer), evidence=evidence)
-        for key, (destination, _) in list(self.bootstrap.orphans.items()):
+        for key, (destination, _) in list(self.stages.bootstrap.orphans.items()):
             if destination.sender == peer:
-                del self.bootstrap.orphans[key]
+                del self.stages.bootstrap.orphans[key]
         self._fail_rooms_of(peer, Cause.PEER_DIED, evidence)
 
     def _fail_rooms_of(self, peer: PeerId, cause: Cause, detail: str) -> None:
-        for request in self.rooms():
+        for request in self.stages.rooms():
             if request.peer == peer:
                 stage = self.recorder.stage(request.key)
                 self._fail(request, Failure(cause, stage, peer.instance, detail))
@@ -567,11 +540,11 @@ class Scheduler:
             self._fail_rooms_of(
                 peer, Cause.PEER_UNREACHABLE, f"no heartbeat for {timers.peer_timeout_s} s"
             )
-        for orphan in self.bootstrap.expired_orphans(now, timers.destination_s):
+        for orphan in self.stages.bootstrap.expired_orphans(now, timers.destination_s):
             detail = f"no request came within {timers.destination_s} s"
             failure = Failure(Cause.PEER_NEVER_CAME, "bootstrap", self.me.instance, detail)
             self._refuse_stranger(orphan, failure)
-        for request in self.rooms():
+        for request in self.stages.rooms():
             stage, me = self.recorder.stage(request.key), self.me.instance
             if (late := overdue(request, stage, timers, me, now)) is not None:
                 self._fail(request, late)

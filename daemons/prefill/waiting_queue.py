@@ -59,11 +59,6 @@ class WaitingQueue:
         for request in self.begun.values():
             request.since_s = now
 
-    def drop(self, key: RoomKey) -> None:
-        """Take a room out, wherever it is."""
-        self.rooms.pop(key, None)
-        self.begun.pop(key, None)
-
     def _item(self, request: Request, chunk: int) -> Item:
         start, end, first = request.computed, request.computed + chunk, 0
         if self.pool:

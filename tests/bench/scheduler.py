@@ -78,7 +78,7 @@ def running(rooms: int, steps_ahead: int) -> Bench:
     prompt, sampling = tuple(range(PROMPT)), Sampling(max_tokens=MOST, eos_token_ids=(2,))
     for room in range(1, rooms + 1):
         bench.take(Submitted(Submit(room, 1, prompt, sampling, D.instance, 1e6)))
-    while len(bench.core.running.rooms) < rooms:
+    while len(bench.core.stages.running.rooms) < rooms:
         bench.take(bench.answer())
     for _ in range(WARM_STEPS):
         bench.take(bench.answer())

@@ -141,7 +141,7 @@ def measured(engine: Engine, config: EngineConfig, kind: str, rooms: int, steps:
             for event in wake.take():
                 take(event)
             core_s.append(time.thread_time() - begun)
-            if first is None and len(core.running.rooms) == rooms:
+            if first is None and len(core.stages.running.rooms) == rooms:
                 first = len(watched.ended) + WARM_STEPS
         lane.execute(Keep(RoomKey(1, 1), (0,)))  # answered when all before it is done
         told: list[object] = []

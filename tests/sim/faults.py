@@ -75,7 +75,7 @@ def squeeze(world: World, rng: Random, end_s: float) -> None:
 def _retract(world: World, name: str) -> None:
     process = world.current[name]
     if process.alive and isinstance(process.core, DecodeCore):
-        for key in list(process.core.running.rooms):
+        for key in list(process.core.stages.running.rooms):
             process.deliver(Retract(key))
 
 

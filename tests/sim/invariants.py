@@ -57,11 +57,11 @@ def check_core(process: Process) -> None:
     check_sum(process, core.window, window, cached_windows(core))
     check_sum(process, core.rows, rows, 0)
     check_readers(process)
-    queue = core.waiting if isinstance(core, PrefillCore) else core.prealloc
+    queue = core.stages.waiting if isinstance(core, PrefillCore) else core.stages.prealloc
     turns = [request.turn for request in queue.rooms.values()]
     if turns != sorted(turns):
         raise Violation(f"{process.me}: the queue is not in order: {turns}")
-    rooms = [request.key for request in (*core.rooms(), *core.ending.values())]
+    rooms = [request.key for request in (*core.stages.rooms(), *core.stages.ending.values())]
     if len(set(rooms)) != len(rooms):
         raise Violation(f"{process.me}: a room is in two stages: {rooms}")
     if sum(core.recorder.counts().values()) != len(rooms):
@@ -92,7 +92,7 @@ def check_readers(process: Process) -> None:
     """A page is read by the rooms whose lease has it, each once, and by nobody else."""
     core = process.core
     pages, windows = dict[int, list[RoomKey]](), dict[int, list[RoomKey]]()
-    for request in (*core.rooms(), *core.ending.values()):
+    for request in (*core.stages.rooms(), *core.stages.ending.values()):
         for node in request.lease.nodes:
             pages.setdefault(node.page, []).append(request.key)
         for node in request.lease.windows:
@@ -128,22 +128,23 @@ def check_tree(process: Process) -> None:
 
 def check_promises(core: DecodeCore) -> None:
     """What the rule of admission relies on holds after every step: see daemons.decode.budget."""
-    if not core.retracted.host_pages:
-        promised = sum(request.promised for request in core.rooms() if request.pages)
+    stages = core.stages
+    if not stages.retracted.host_pages:
+        promised = sum(request.promised for request in stages.rooms() if request.pages)
         if promised > core.pages.available:
             raise Violation(f"{promised} pages promised, {core.pages.available} to be had")
         return
-    offered = {request.key: len(request.pages) for request in core.transfer.rooms.values()}
-    holders = [*core.transfer.rooms.values(), *core.prebuilt.rooms.values()]
-    holders += core.forward.rooms.values()
-    holders += [*core.running.rooms.values(), *core.retracted.rooms.values()]
+    offered = {request.key: len(request.pages) for request in stages.transfer.rooms.values()}
+    holders = [*stages.transfer.rooms.values(), *stages.prebuilt.rooms.values()]
+    holders += stages.forward.rooms.values()
+    holders += [*stages.running.rooms.values(), *stages.retracted.rooms.values()]
     counts = core.pages.counts()
     unmovable = counts[Owner.WRITER] + counts[Owner.QUARANTINED]
-    unmovable += sum(len(request.lease) for request in core.transfer.rooms.values())
+    unmovable += sum(len(request.lease) for request in stages.transfer.rooms.values())
     needs = sum(request.need_pages for request in holders)
-    left = sum(len(request.pages) for request in core.ending.values())
+    left = sum(len(request.pages) for request in stages.ending.values())
     longest = max((request.need_pages for request in holders), default=0)
-    host = max(0, core.retracted.host_pages - longest)
+    host = max(0, stages.retracted.host_pages - longest)
     if needs + counts[Owner.QUARANTINED] + left > core.pages.size + host:
         raise Violation(f"{needs} pages promised of {core.pages.size} and {host} of the host")
     for request in holders:
@@ -154,7 +155,7 @@ def check_promises(core: DecodeCore) -> None:
 
 
 def _prefill(core: PrefillCore) -> Iterable[Holding]:
-    for request in (*core.rooms(), *core.ending.values()):
+    for request in (*core.stages.rooms(), *core.stages.ending.values()):
         yield _held(request, Owner.REQUEST)
 
 
@@ -164,12 +165,14 @@ def _held(request: PrefillRequest | DecodeRequest, owner: Owner) -> Holding:
 
 
 def _decode(core: DecodeCore) -> Iterable[Holding]:
-    for request in core.transfer.rooms.values():
+    stages = core.stages
+    for request in stages.transfer.rooms.values():
         yield _held(request, Owner.WRITER)
-    if core.kept_pages > core.retracted.host_pages:
-        raise Violation(f"{core.kept_pages} pages kept, the host has {core.retracted.host_pages}")
-    ours = (core.prebuilt.rooms, core.running.rooms, core.retracted.rooms, core.ending)
-    for stage in (core.prealloc.rooms, core.forward.rooms, *ours):
+    kept, host_pages = stages.kept_pages, stages.retracted.host_pages
+    if kept > host_pages:
+        raise Violation(f"{kept} pages kept, the host has {host_pages}")
+    ours = (stages.prebuilt.rooms, stages.running.rooms, stages.retracted.rooms, stages.ending)
+    for stage in (stages.prealloc.rooms, stages.forward.rooms, *ours):
         for request in stage.values():
             yield _held(request, Owner.REQUEST)
     for key, held in core.quarantine.rooms.items():
@@ -240,15 +243,15 @@ def check_idle(process: Process) -> None:
         "pages": core.pages.size - core.pages.available,
         "window pages": core.window.size - core.window.available,
         "rows": core.rows.size - core.rows.free,
-        "rooms": len(core.rooms()),
-        "ending": len(core.ending),
+        "rooms": len(core.stages.rooms()),
+        "ending": len(core.stages.ending),
         "recorder": sum(core.recorder.counts().values()),
         "sequences": len(process.engine.sequences),
         "engine": not process.engine.idle,
         "lanes": not process.lanes.idle,
     }
     if isinstance(core, PrefillCore):
-        left |= {"orphans": len(core.bootstrap.orphans), "tombs": len(core.tombs)}
+        left |= {"orphans": len(core.stages.bootstrap.orphans), "tombs": len(core.tombs)}
     else:
         left |= {"quarantine": len(core.quarantine.rooms)}
     if core.credits["tokens"] < core.pages.size * core.config.engine.page_size:

@@ -184,7 +184,7 @@ class Process:
         key, core = command.key, self.core
         wrong = MarkSums(self.memory).difference(command.offered, command.sums, command.tokens)
         assert isinstance(core, DecodeCore)
-        request = core.transfer.rooms.get(key)
+        request = core.stages.transfer.rooms.get(key)
         if self.alive and request is not None and request.landed is not None:
             if bool(wrong) != (key in self.spoilt):
                 raise Violation(f"{self.me} says of {key}: {wrong!r}, spoilt are {self.spoilt}")

@@ -76,10 +76,10 @@ def a_room_runs_before_its_pages_are_back(patch: pytest.MonkeyPatch) -> None:
 
     def hasty(self: DecodeCore) -> None:
         resume(self)
-        for key, request in list(self.retracted.rooms.items()):
+        for key, request in list(self.stages.retracted.rooms.items()):
             if not request.kept:
                 request.in_steps = 0
-                self.running.rooms[key] = self.retracted.rooms.pop(key)
+                self.stages.running.rooms[key] = self.stages.retracted.rooms.pop(key)
                 self.recorder.enter(key, "running", "hastily", self._now)
 
     patch.setattr(DecodeCore, "_resume", hasty)
@@ -89,7 +89,7 @@ def a_room_that_ends_while_it_is_copied_frees_its_pages_at_once(patch: pytest.Mo
     end = DecodeCore._end
 
     def hasty(self: DecodeCore, request: Any, failure: Any) -> None:
-        if request.key in self.retracted.rooms:
+        if request.key in self.stages.retracted.rooms:
             request.in_steps = 0
         end(self, request, failure)
 

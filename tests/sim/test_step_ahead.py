@@ -78,7 +78,7 @@ def what_comes_after_the_end_is_told(patch: pytest.MonkeyPatch) -> None:
     stepped = DecodeCore._stepped
 
     def chatty(self: DecodeCore, result: Result) -> None:
-        request = self.ending.get(result.key)
+        request = self.stages.ending.get(result.key)
         if request is not None and request.finished and result.token is not None:
             self.out.tell_token(result.key, result.token, None, None)
         stepped(self, result)
@@ -112,7 +112,7 @@ def pages_of_a_prompt_are_free_while_it_is_computed(patch: pytest.MonkeyPatch) -
     end = DecodeCore._end
 
     def hasty(self: DecodeCore, request: Any, failure: Any) -> None:
-        if request.key in self.forward.rooms and request.pages:
+        if request.key in self.stages.forward.rooms and request.pages:
             self.pages.release(request.key, request.pages, Owner.REQUEST)
             request.pages = ()
         end(self, request, failure)

@@ -95,7 +95,7 @@ def test_the_page_table_begins_with_what_was_cached() -> None:
     core = paired()
     serve(core, 1, 10)
     where = ask(core, 2, 10)
-    cached = core.transfer.rooms[key(2)].lease.pages
+    cached = core.stages.transfer.rooms[key(2)].lease.pages
     ((item,),) = (run.items for run in of(arrive(core, 2), Run))
     assert item.pages == (*cached, *where.pages)
     assert item.start == 10
@@ -105,7 +105,7 @@ def test_a_destination_that_is_repeated_tells_the_same_prefix() -> None:
     core = paired()
     serve(core, 1, 10)
     where = ask(core, 2, 10)
-    core.out.destination(core.transfer.rooms[key(2)], PAGE_SIZE)
+    core.out.destination(core.stages.transfer.rooms[key(2)], PAGE_SIZE)
     (again,) = said(core.out.take(), Destination)
     assert again == where
 
@@ -115,9 +115,9 @@ def test_pages_that_are_read_are_not_given_to_others() -> None:
     serve(core, 1, 10)
     ask(core, 2, 10)  # reads 2, and may need 1 more
     core.handle(submitted(3, 16, 1, prompt=tuple(range(50, 66))), 0.0)
-    assert list(core.prealloc.rooms) == [key(3)]
+    assert list(core.stages.prealloc.rooms) == [key(3)]
     core.handle(Cancelled(key(2), CANCELLED), 1.0)
-    assert list(core.transfer.rooms) == [key(3)]
+    assert list(core.stages.transfer.rooms) == [key(3)]
     assert core.counters["cache_evictions"] == 2, "one more is in quarantine"
 
 
@@ -205,5 +205,5 @@ def test_without_a_cache_everything_travels() -> None:
 def test_the_prefill_that_computes_is_of_no_matter() -> None:
     core = paired()
     serve(core, 1, 10)
-    assert core.transfer.rooms == {}
+    assert core.stages.transfer.rooms == {}
     assert ask(core, 2, 10).to_epoch == P.epoch

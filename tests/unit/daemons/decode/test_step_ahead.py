@@ -170,4 +170,4 @@ def test_a_room_is_retracted_when_no_step_is_under_way_with_all_its_tokens() -> 
     assert of(commands, Keep) == []
     commands = core.handle(done(1, token=8), 3.0)
     assert of(commands, Keep) == [Keep(key(), (0, 1))]
-    assert core.retracted.rooms[key()].output == [5, 7, 8]
+    assert core.stages.retracted.rooms[key()].output == [5, 7, 8]

@@ -123,10 +123,10 @@ def test_pages_that_are_sent_stay_until_the_write_has_ended() -> None:
     core.handle(done(2), 1.0)
     ask(core, 3, 12)
     assert core.pages.readers(0) == (key(2),)
-    assert list(core.waiting.rooms) == [key(3)]
+    assert list(core.stages.waiting.rooms) == [key(3)]
     core.handle(WriteDone(key(2), 100), 1.0)
     core.handle(WriteDone(key(2), 100), 1.0)
-    assert list(core.waiting.begun) == [key(3)]
+    assert list(core.stages.waiting.begun) == [key(3)]
     assert core.pages.readers(0) == (key(3),)
 
 

@@ -9,7 +9,7 @@ from daemons.engine.step import Begin, End, Prepare, Prepared, Run, StepFailed
 from daemons.kv.ledger import Owner
 from daemons.prefill.commands import CallOffWrites, LearnBuffers, WriteKV
 from daemons.prefill.events import WriteDone, WriteFailed, WriteSkipped
-from daemons.prefill.scheduler import EPOCH_AHEAD_S, PEERS_LIMIT, STEPS, Scheduler
+from daemons.prefill.scheduler import EPOCH_AHEAD_S, PEERS_LIMIT, Scheduler
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.generate import FinishReason, Sampling
 from daemons.protocol.handshake import (
@@ -167,11 +167,6 @@ def test_a_room_waits_for_memory_and_comes_before_later_ones() -> None:
     assert [begin.sequence.key for begin in of(commands, Begin)] == [key(3)]
 
 
-def test_every_stage_of_the_table_can_be_reached_and_left() -> None:
-    assert all("" in after for stage, after in STEPS.items() if stage)
-    assert set().union(*STEPS.values()) == set(STEPS)
-
-
 # --- refusals at the door ---
 
 
@@ -280,7 +275,7 @@ def test_rooms_wait_by_priority_and_age() -> None:
     for room, priority, at_s in rooms:
         core.handle(submitted(room, priority=priority), at_s)
         core.handle(came(destination(room)), at_s)
-    assert list(core.waiting.rooms) == [key(4), key(2), key(3)]  # room 1 has the pages
+    assert list(core.stages.waiting.rooms) == [key(4), key(2), key(3)]  # room 1 has the pages
 
 
 def test_a_destination_of_a_room_that_is_over_gets_its_end() -> None:
@@ -338,7 +333,7 @@ def test_many_rooms_that_nobody_asked_for_use_bounded_memory() -> None:
     for room in range(1, 2000):
         core.handle(came(destination(room)), 0.0)
         core.handle(came(abort(5000 + room)), 0.0)
-    assert len(core.bootstrap.orphans) == 10
+    assert len(core.stages.bootstrap.orphans) == 10
     assert len(core.tombs) == 100
 
 
@@ -591,7 +586,7 @@ def test_a_dead_decode_costs_its_rooms_and_gets_no_more_messages() -> None:
     assert causes(commands) == [Cause.PEER_DIED]
     assert of(commands, Disconnect) == [Disconnect(D)]
     assert said(commands, Progress) == []
-    assert core.bootstrap.orphans == {}
+    assert core.stages.bootstrap.orphans == {}
     assert core.pages.free < core.pages.size
     core.handle(WriteFailed(key(), cut=True, detail="reset"), 4.0)
     assert said(core.handle(WriteSkipped(key()), 4.0), Progress) == []

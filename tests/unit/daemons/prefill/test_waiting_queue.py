@@ -68,15 +68,6 @@ def test_the_last_chunk_is_the_rest_and_sees_all_pages_before_it() -> None:
     assert (item.tokens, item.start, item.pages, item.samples) == ((9, 10), 8, (0, 1, 2), True)
 
 
-def test_a_dropped_room_is_nowhere() -> None:
-    waiting = queue(4, 4)
-    waiting.begin(memory(Ledger(1), Ledger(9)))
-    waiting.drop(key(1))
-    waiting.drop(key(2))
-    waiting.drop(key(3))
-    assert (waiting.rooms, waiting.begun, waiting.batch()) == ({}, {}, [])
-
-
 def test_a_forward_is_progress_of_all_rooms_that_have_begun() -> None:
     waiting = queue(4, 4, 4, batch_rooms=2)
     waiting.begin(memory(Ledger(9), Ledger(9)))
