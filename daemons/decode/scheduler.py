@@ -18,6 +18,7 @@ from daemons.decode.budget import Budget, budget_of
 from daemons.decode.commands import Command, ReadRow, VerifySums, ZeroRow
 from daemons.decode.config import DecodeConfig
 from daemons.decode.deadlines import Deadlines
+from daemons.decode.ends import Ends
 from daemons.decode.events import Event, Retract, RowRead, SumsVerified
 from daemons.decode.forward_queue import ForwardQueue
 from daemons.decode.memory import memory_of
@@ -33,7 +34,6 @@ from daemons.decode.stages import STEPS, Stages
 from daemons.decode.transfer_queue import TransferQueue
 from daemons.engine.step import (
     Begin,
-    End,
     Keep,
     Kept,
     Prepare,
@@ -115,6 +115,9 @@ class Scheduler:
         )
         self.quarantine = Quarantine(timers.settle_s)
         self.out = Outbox(me)
+        self.ends = Ends(
+            self.stages, self.memory, self.quarantine, self.prefills, self.recorder, self.out
+        )
         self.draining = False
         self._steps = 0  # that the engine has not answered
         self._to_retract: set[RoomKey] = set()  # as soon as no step is under way
@@ -128,7 +131,7 @@ class Scheduler:
                 self._submitted(event.submit)
             case Cancelled():
                 if request := self.stages.get(event.key):
-                    self._fail(request, event.failure)
+                    self.ends.fail(request, event.failure, self._now)
             case Finished():
                 self._finished(event.key)
             case RouteFound():
@@ -167,7 +170,7 @@ class Scheduler:
                 self._stop()
             case Tick():
                 self._tick()
-        self._release_settled()
+        self.ends.release_settled(now)
         self._resume()
         self._admit()
         self._schedule()
@@ -211,7 +214,7 @@ class Scheduler:
         if (failure := self._refusal(submit, tokens)) is not None:
             self.out.count("rooms_refused")
             self.out.tell_failure(key, failure)
-            self._tell_prefill(submit, failure)
+            self.ends.tell_prefill(submit, failure)
             return
         turn = turn_of(self._now, submit.priority, self.config.ageing_s)
         request = Request(submit, key, self._now, self._now, need, turn=turn, local=local)
@@ -246,7 +249,7 @@ class Scheduler:
                 continue
             self.out.do(*self.prefills.need(request.submit.prefill, self._now))
             if (refusal := self.prefills.refusal(request.submit.prefill)) is not None:
-                self._fail(request, refusal)
+                self.ends.fail(request, refusal, self._now)
         if not self.stages.prealloc.rooms or self.stages.retracted.rooms:
             return  # those that were here come first
         places = 2 * self.stages.running.batch_rooms - len(self.stages.holders())
@@ -300,7 +303,7 @@ class Scheduler:
             failure = progress.failure or Failure(
                 Cause.PEER_ABORTED, "transfer", progress.sender.instance
             )
-            self._fail(request, failure, progress.fence)
+            self.ends.fail(request, failure, self._now, progress.fence)
         elif request.status is Status.SUCCESS:
             assert request.row is not None
             self.out.do(ReadRow(key, request.row))
@@ -312,7 +315,7 @@ class Scheduler:
         if request is None or request.landed is not None:
             return
         if event.row is None and request.doom is not None:
-            self._fail(request, request.doom)
+            self.ends.fail(request, request.doom, self._now)
             return
         if event.state is RowState.EMPTY:
             return  # looked at again by the tick, until the progress deadline
@@ -321,7 +324,7 @@ class Scheduler:
             failure = Failure(
                 Cause.TRANSFER_BAD_ROW, "transfer", peer, "the row is not this room's"
             )
-            self._fail(request, failure, Fence.CLEAN)
+            self.ends.fail(request, failure, self._now, Fence.CLEAN)
             return
         if event.row.sums:
             request.landed, request.status = event.row, Status.SUCCESS  # the row is written last
@@ -340,7 +343,7 @@ class Scheduler:
             self.out.count("checksum_mismatches")
             peer = request.submit.prefill
             failure = Failure(Cause.TRANSFER_CHECKSUM, "transfer", peer, event.wrong)
-            self._fail(request, failure, Fence.CLEAN)
+            self.ends.fail(request, failure, self._now, Fence.CLEAN)
             return
         del self.stages.transfer.rooms[request.key]
         self._commit(request, request.landed)
@@ -362,7 +365,7 @@ class Scheduler:
         if request.computed < len(request.submit.prompt):
             return
         if result.token is None:
-            self._fail(request, self._no_token("forward"))
+            self.ends.fail(request, self._no_token("forward"), self._now)
             return
         del self.stages.forward.rooms[key]
         self.recorder.enter(key, "prebuilt", "prompt is computed", self._now)
@@ -377,7 +380,7 @@ class Scheduler:
         judged = tuple(request.prompt_logprobs) if wanted else None
         self.out.tell_token(request.key, first, finish, token, cached_tokens, judged)
         if finish is not None:
-            self._end(request, None)
+            self.ends.end(request, None, self._now)
         elif not request.begun:
             request.begun = True
             self.out.do(Begin(sequence))
@@ -426,14 +429,14 @@ class Scheduler:
         if request is None:
             return
         if request.failure is not None or request.finished:
-            self._end(request, request.failure)
+            self.ends.end(request, request.failure, self._now)
         elif result.error:
             stage = self.recorder.stage(request.key)
-            self._fail(request, self._no_token(stage, result.error))
+            self.ends.fail(request, self._no_token(stage, result.error), self._now)
         elif request.key in self.stages.forward.rooms:
             self._computed(request, result)
         elif result.token is None:
-            self._fail(request, self._no_token("running"))
+            self.ends.fail(request, self._no_token("running"), self._now)
         else:
             request.output.append(result.token.id)
             self.out.count("output_tokens")
@@ -442,7 +445,7 @@ class Scheduler:
             finish, token = finish_of(request)
             self.out.tell_token(request.key, result.token, finish, token)
             if finish is not None:
-                self._end(request, None)
+                self.ends.end(request, None, self._now)
 
     def _step_failed(self, event: StepFailed) -> None:
         self._steps -= 1
@@ -451,16 +454,18 @@ class Scheduler:
             if request is None:
                 continue
             if request.failure is not None or request.finished:
-                self._end(request, request.failure)
+                self.ends.end(request, request.failure, self._now)
             else:
-                self._fail(request, self._no_token(self.recorder.stage(key), event.detail))
+                self.ends.fail(
+                    request, self._no_token(self.recorder.stage(key), event.detail), self._now
+                )
 
     def _finished(self, key: RoomKey) -> None:
         request = next((request for request in self.stages.ours() if request.key == key), None)
         if request is None:
             return
         request.finished = True
-        self._end(request, None)
+        self.ends.end(request, None, self._now)
 
     # --- retraction -------------------------------------------------------------------------
 
@@ -528,76 +533,21 @@ class Scheduler:
             return None
         request.in_steps = 0
         if request.failure is not None or request.finished:
-            self._end(request, request.failure)
+            self.ends.end(request, request.failure, self._now)
         elif error:
             failure = Failure(Cause.ENGINE_FAILED, "retracted", self.me.instance, error)
-            self._fail(request, failure)
+            self.ends.fail(request, failure, self._now)
         else:
             return request
         return None
-
-    # --- ends -------------------------------------------------------------------------------
-
-    def _fail(self, request: Request, failure: Failure, fence: Fence | None = None) -> None:
-        """End a room badly; ``fence`` is the writer's word when it has given it already."""
-        key = request.key
-        self.out.tell_failure(key, failure)
-        if key in self.stages.transfer.rooms:
-            self._isolate(request, failure, fence)
-        elif key in self.stages.prealloc.rooms:
-            self._tell_prefill(request.submit, failure)
-        self._end(request, failure)
-
-    def _tell_prefill(self, submit: Submit, failure: Failure) -> None:
-        """Tell prefill once, if we know it, not to wait for a room that has no destination."""
-        if (peer := self.prefills.ready(submit.prefill)) is not None:
-            self.out.abort(peer, RoomKey(submit.room, submit.attempt), failure)
-
-    def _isolate(self, request: Request, failure: Failure, fence: Fence | None) -> None:
-        """Put what a writer may still write into quarantine, and ask the writer."""
-        assert request.peer is not None
-        key, peer = request.key, request.peer
-        self.quarantine.rooms[key] = self.memory.isolate(request, failure, self._now)
-        if request.status is Status.SUCCESS:
-            fence = Fence.CLEAN
-        if fence is not None:
-            self.quarantine.answered(key, peer, fence, self._now)
-        elif peer in self.peers.addresses:
-            self.out.abort(peer, key, failure)
-        else:  # the dead are not asked
-            self.quarantine.died(peer, self._now)
-
-    def _end(self, request: Request, failure: Failure | None) -> None:
-        """Take a room out; its own pages are free once the engine is done with them."""
-        key = request.key
-        self.stages.take_out(key)
-        if request.in_steps:
-            request.failure = failure
-            request.finished = failure is None
-            self.stages.ending[key] = request
-            return
-        self.stages.ending.pop(key, None)
-        whole = self.recorder.stage(key) in ("prebuilt", "running")
-        sound = failure is None or failure.cause is not Cause.ENGINE_FAILED
-        self.memory.end(request, keep=whole and sound)
-        if request.begun:
-            self.out.do(End(key))
-        tale = self.recorder.leave(
-            key, str(failure) if failure else "text ended", self._now, failure
-        )
-        tale.output_tokens = len(request.output)
-        self.out.close(request, failure, self._now)
-
-    def _release_settled(self) -> None:
-        for key, held in self.quarantine.settled(self._now):
-            self.memory.settle(key, held)
-            self.out.count("quarantines_ended")
 
     def _stop(self) -> None:
         self.draining = True
         for request in self.stages.rooms():
             stage = self.recorder.stage(request.key)
-            self._fail(request, Failure(Cause.INSTANCE_STOPPING, stage, self.me.instance))
+            self.ends.fail(
+                request, Failure(Cause.INSTANCE_STOPPING, stage, self.me.instance), self._now
+            )
 
     # --- peers ------------------------------------------------------------------------------
 
@@ -652,7 +602,7 @@ class Scheduler:
         for request in self.stages.rooms():
             stage = self.recorder.stage(request.key)
             if (failure := self.deadlines.overdue(request, stage, timers, now)) is not None:
-                self._fail(request, failure)
+                self.ends.fail(request, failure, self._now)
         for request in self.stages.transfer.rooms.values():
             if request.status is Status.SUCCESS and request.row is not None:
                 self.out.do(ReadRow(request.key, request.row))
@@ -660,7 +610,4 @@ class Scheduler:
             if request.peer and self.peers.liveness.life(request.peer) is Life.ALIVE:
                 self.out.count("destinations_repeated")
                 self.out.destination(request, self.config.engine.page_size)
-        for key, held in self.quarantine.unanswered(now):
-            self.out.abort(held.peer, key, held.failure)
-            if self.peers.liveness.life(held.peer) is Life.SUSPECT:  # a newer life would be proof
-                self.out.do(*self.prefills.need(held.peer.instance, now))
+        self.ends.ask_again(now)

@@ -7,8 +7,6 @@ when nothing of ours can still write for the room; the client's leg is told at o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from daemons.engine.step import (
     Begin,
     End,
@@ -21,11 +19,12 @@ from daemons.engine.step import (
     StepFailed,
 )
 from daemons.prefill.bootstrap_queue import BootstrapQueue
-from daemons.prefill.commands import CallOffWrites, Command, LearnBuffers
+from daemons.prefill.commands import Command, LearnBuffers
 from daemons.prefill.config import PrefillConfig
 from daemons.prefill.deadlines import overdue
 from daemons.prefill.decodes import Decodes
 from daemons.prefill.doubts import Doubts
+from daemons.prefill.ends import Ends, Tomb
 from daemons.prefill.events import Event, WriteDone, WriteFailed, WriteSkipped
 from daemons.prefill.inflight_queue import InflightQueue, next_write
 from daemons.prefill.memory import memory_of
@@ -68,15 +67,6 @@ PEERS_LIMIT = 200  # each costs some five file descriptors, of which a process m
 EPOCH_AHEAD_S = 86400.0  # clocks differ; an epoch beyond that would bury all honest ones
 
 
-@dataclass(frozen=True, slots=True)
-class Tomb:
-    """How a room ended here, for those who ask later."""
-
-    fence: Fence
-    failure: Failure | None  # None: every byte landed
-    peer: PeerId | None = None  # where it landed
-
-
 class Scheduler:
     """The state of one prefill rank."""
 
@@ -105,6 +95,9 @@ class Scheduler:
         self.doubts = Doubts()
         self.tombs: Tombstones[Tomb] = Tombstones(timers.tombstone_s)
         self.out = Outbox(me)
+        self.ends = Ends(
+            self.stages, self.memory, self.decodes, self.recorder, self.out, self.tombs
+        )
         self.draining = False
         self._stepping = False
         self._steps = 0  # the number of the last forward
@@ -118,7 +111,7 @@ class Scheduler:
                 self._submitted(event.submit)
             case Cancelled():
                 if request := self.stages.get(event.key):
-                    self._fail(request, event.failure)
+                    self.ends.fail(request, event.failure, self._now)
             case Finished():
                 pass  # a stop string in the only token changes nothing here
             case MessageCame():
@@ -251,11 +244,15 @@ class Scheduler:
         wrong = self.decodes.bad_destination(destination, request.prompt)
         if wrong:
             peer = destination.sender.instance
-            self._fail(request, Failure(Cause.HANDSHAKE_REFUSED, "bootstrap", peer, wrong))
+            self.ends.fail(
+                request, Failure(Cause.HANDSHAKE_REFUSED, "bootstrap", peer, wrong), self._now
+            )
             return
         if doubt := self.doubts.refusal(destination.sender, self._now):
             peer = destination.sender.instance
-            self._fail(request, Failure(Cause.TRANSFER_FAILED, "bootstrap", peer, doubt))
+            self.ends.fail(
+                request, Failure(Cause.TRANSFER_FAILED, "bootstrap", peer, doubt), self._now
+            )
             return
         del self.stages.bootstrap.rooms[request.key]
         request.since_s = self._now
@@ -297,11 +294,13 @@ class Scheduler:
             return
         chunk, request.step_tokens = request.step_tokens, 0
         if request.failure is not None:
-            self._settle(request)
+            self.ends.settle(request, self._now)
             return
         if result.error:
             me = self.me.instance
-            self._fail(request, Failure(Cause.ENGINE_FAILED, "forward", me, result.error))
+            self.ends.fail(
+                request, Failure(Cause.ENGINE_FAILED, "forward", me, result.error), self._now
+            )
             return
         if request.is_skipped:
             self._write_failed(request, "a write was not carried out")
@@ -313,7 +312,9 @@ class Scheduler:
             request.first = result.token
             if request.first is None:
                 me, detail = self.me.instance, "no token came out of the forward"
-                self._fail(request, Failure(Cause.ENGINE_FAILED, "forward", me, detail))
+                self.ends.fail(
+                    request, Failure(Cause.ENGINE_FAILED, "forward", me, detail), self._now
+                )
                 return
         self.recorder.note(request.key, "chunk computed", self._now, tokens=chunk)
         self.out.count("prompt_tokens", chunk)
@@ -339,7 +340,7 @@ class Scheduler:
             request = self.stages.ending.get(key) or self.stages.waiting.begun.get(key)
             if request is not None:
                 request.step_tokens = 0
-                self._fail(request, failure)
+                self.ends.fail(request, failure, self._now)
 
     # --- the bytes --------------------------------------------------------------------------
 
@@ -376,74 +377,28 @@ class Scheduler:
             case WriteSkipped():
                 pass
         if request.failure is not None:
-            self._settle(request)
+            self.ends.settle(request, self._now)
         elif key in self.stages.inflight.rooms and request.unsettled == 0:
-            self._succeed(request)
+            self.ends.succeed(request, self._now)
         else:
             self.out.progress(request, Status.TRANSFERRING)
 
     def _write_failed(self, request: Request, detail: str) -> None:
         stage = self.recorder.stage(request.key)
-        self._fail(request, Failure(Cause.TRANSFER_FAILED, stage, request.peer_name, detail))
+        self.ends.fail(
+            request, Failure(Cause.TRANSFER_FAILED, stage, request.peer_name, detail), self._now
+        )
         if request.peer is not None:
             self.doubts.broke(request.peer, detail, self._now)
             self.out.do(*self.peers.knock(request.peer, self._now))
-
-    def _succeed(self, request: Request) -> None:
-        key = request.key
-        assert request.peer is not None
-        if (tale := self.recorder.tale(key)) is not None and (share := request.overlap_fraction):
-            tale.facts["overlap_fraction"] = f"{share:.3f}"
-        del self.stages.inflight.rooms[key]
-        self.memory.release(request)
-        self.out.final(request.peer, key, None, Fence.CLEAN, request.sent_bytes)
-        self.out.tell_end(request)
-        self.tombs.put(key, Tomb(Fence.CLEAN, None, request.peer), self._now)
-        self._close(request, None)
-
-    # --- ends -------------------------------------------------------------------------------
-
-    def _fail(self, request: Request, failure: Failure) -> None:
-        """Note the first cause, tell our front, and wait for what is under way."""
-        key = request.key
-        if request.failure is None:
-            request.failure = failure
-            self.out.tell_failure(key, failure)
-            self.stages.take_out(key)
-            self.stages.ending[key] = request
-            if request.unsettled:
-                self.out.do(CallOffWrites(key))
-        self._settle(request)
-
-    def _settle(self, request: Request) -> None:
-        """End a failed room once no write is under way; its pages also wait for the forward."""
-        key, failure = request.key, request.failure
-        assert failure is not None
-        if request.unsettled:
-            return
-        if self.tombs.get(key) is None:
-            self.tombs.put(key, Tomb(request.fence, failure), self._now)
-            if request.peer is not None and request.peer in self.decodes.known:
-                self.out.final(request.peer, key, failure, request.fence, request.sent_bytes)
-        if request.step_tokens:
-            return
-        if request.pages and request.first is None:
-            self.out.do(End(key))
-        del self.stages.ending[key]
-        self.memory.release(request)
-        self._close(request, failure)
-
-    def _close(self, request: Request, failure: Failure | None) -> None:
-        why = str(failure) if failure else "every byte landed"
-        tale = self.recorder.leave(request.key, why, self._now, failure)
-        tale.peer = request.peer_name
-        self.out.close(request, failure, self._now)
 
     def _stop(self) -> None:
         self.draining = True
         for request in self.stages.rooms():
             stage = self.recorder.stage(request.key)
-            self._fail(request, Failure(Cause.INSTANCE_STOPPING, stage, self.me.instance))
+            self.ends.fail(
+                request, Failure(Cause.INSTANCE_STOPPING, stage, self.me.instance), self._now
+            )
         failure = Failure(Cause.INSTANCE_STOPPING, "bootstrap", self.me.instance)
         for orphan in self.stages.bootstrap.expired_orphans(self._now, 0.0):
             self._refuse_stranger(orphan, failure)
@@ -496,7 +451,7 @@ class Scheduler:
             if request.peer not in (None, abort.sender):
                 self.out.count("messages_from_strangers")
                 return
-            self._fail(request, abort.failure)
+            self.ends.fail(request, abort.failure, self._now)
         if key in self.stages.ending and self.tombs.get(key) is None:
             return  # told by the final progress when its writes have ended
         orphan = self.stages.bootstrap.orphans.get(key)
@@ -525,7 +480,7 @@ class Scheduler:
         for request in self.stages.rooms():
             if request.peer == peer:
                 stage = self.recorder.stage(request.key)
-                self._fail(request, Failure(cause, stage, peer.instance, detail))
+                self.ends.fail(request, Failure(cause, stage, peer.instance, detail), self._now)
 
     # --- time -------------------------------------------------------------------------------
 
@@ -547,5 +502,5 @@ class Scheduler:
         for request in self.stages.rooms():
             stage, me = self.recorder.stage(request.key), self.me.instance
             if (late := overdue(request, stage, timers, me, now)) is not None:
-                self._fail(request, late)
+                self.ends.fail(request, late, self._now)
         self.tombs.expire(now)

@@ -21,8 +21,10 @@ class Mutant(NamedTuple):
 
 QUARANTINE = "daemons/decode/quarantine.py"
 DECODE = "daemons/decode/scheduler.py"
+DECODE_ENDS = "daemons/decode/ends.py"
 MEMORY = "daemons/decode/memory.py"
 PREFILL = "daemons/prefill/scheduler.py"
+PREFILL_ENDS = "daemons/prefill/ends.py"
 LANES = "daemons/prefill/write_lanes.py"
 
 TREE = "daemons/kv/prefix_tree.py"
@@ -68,9 +70,9 @@ MUTANTS = (
     ),
     Mutant(
         "failed pages are free at once",
-        DECODE,
-        "            self._isolate(request, failure, fence)",
-        "            self._isolate(request, failure, Fence.CLEAN)",
+        DECODE_ENDS,
+        "            self._isolate(request, failure, now, fence)",
+        "            self._isolate(request, failure, now, Fence.CLEAN)",
         SEEDS,
     ),
     Mutant(
@@ -96,7 +98,7 @@ MUTANTS = (
     ),
     Mutant(
         "FAILED is said while writes are under way",
-        PREFILL,
+        PREFILL_ENDS,
         "        if request.unsettled:\n            return\n        if self.tombs",
         "        if self.tombs",
         SEEDS,
@@ -173,7 +175,7 @@ MUTANTS = (
     ),
     Mutant(
         "pages are free while a forward uses them",
-        PREFILL,
+        PREFILL_ENDS,
         "        if request.step_tokens:\n            return\n",
         "",
         SEEDS,
@@ -266,7 +268,7 @@ MUTANTS = (
     ),
     Mutant(
         "pages of a failed room are free while a forward writes them",
-        PREFILL,
+        PREFILL_ENDS,
         "        if request.step_tokens:\n            return\n        if request.pages",
         "        if request.pages",
         SEEDS,
@@ -366,7 +368,7 @@ MUTANTS = (
     ),
     Mutant(
         "what is copied back is kept before it is there",
-        DECODE,
+        DECODE_ENDS,
         'whole = self.recorder.stage(key) in ("prebuilt", "running")',
         "whole = bool(request.output)",
         f"{CORE}/decode/test_cache.py",

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from daemons.decode.ends import Ends
 from daemons.decode.outbox import Outbox
-from daemons.decode.scheduler import Scheduler as DecodeCore
 from tests.sim.invariants import Violation
 from tests.sim.plan import draw
 from tests.sim.world import World
@@ -32,13 +32,13 @@ def test_a_cancelled_room_is_gone_within_a_step_and_the_messages_about_it() -> N
 
 
 def a_cancel_waits_for_the_tick(patch: pytest.MonkeyPatch) -> None:
-    fail = DecodeCore._fail
+    fail = Ends.fail
 
-    def lazy(self: DecodeCore, request: Any, failure: Any, fence: Any = None) -> None:
+    def lazy(self: Ends, request: Any, failure: Any, now: float, fence: Any = None) -> None:
         if failure.stage != "client":
-            fail(self, request, failure, fence)
+            fail(self, request, failure, now, fence)
 
-    patch.setattr(DecodeCore, "_fail", lazy)
+    patch.setattr(Ends, "fail", lazy)
 
 
 def prefill_is_not_told(patch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from daemons.decode import scheduler
 from daemons.decode.budget import Budget
+from daemons.decode.ends import Ends
 from daemons.decode.retracted_queue import RetractedQueue
 from daemons.decode.scheduler import Scheduler as DecodeCore
 from daemons.engine.step import Kept
@@ -86,14 +87,14 @@ def a_room_runs_before_its_pages_are_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_room_that_ends_while_it_is_copied_frees_its_pages_at_once(patch: pytest.MonkeyPatch) -> None:
-    end = DecodeCore._end
+    end = Ends.end
 
-    def hasty(self: DecodeCore, request: Any, failure: Any) -> None:
+    def hasty(self: Ends, request: Any, failure: Any, now: float) -> None:
         if request.key in self.stages.retracted.rooms:
             request.in_steps = 0
-        end(self, request, failure)
+        end(self, request, failure, now)
 
-    patch.setattr(DecodeCore, "_end", hasty)
+    patch.setattr(Ends, "end", hasty)
 
 
 def a_queue_forgets_whose_turn_it_is(patch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from daemons.decode.commands import ZeroRow
+from daemons.decode.ends import Ends as DecodeEnds
 from daemons.decode.events import RowRead
 from daemons.decode.outbox import Outbox as DecodeOutbox
 from daemons.decode.quarantine import Quarantine
@@ -24,6 +25,7 @@ from daemons.decode.scheduler import Scheduler as DecodeCore
 from daemons.kv.ledger import OutOfPages
 from daemons.kv.window_table import WindowTable
 from daemons.prefill.doubts import Doubts
+from daemons.prefill.ends import Ends as PrefillEnds
 from daemons.prefill.outbox import Outbox as PrefillOutbox
 from daemons.prefill.scheduler import Scheduler as PrefillCore
 from daemons.protocol.causes import Cause, Failure
@@ -125,14 +127,16 @@ def a_dead_writer_counts_as_clean(patch: pytest.MonkeyPatch) -> None:
 
 
 def silence_counts_as_death(patch: pytest.MonkeyPatch) -> None:
-    isolate = DecodeCore._isolate
+    isolate = DecodeEnds._isolate
 
-    def hasty(self: DecodeCore, request: Request, failure: Failure, fence: Fence | None) -> None:
-        isolate(self, request, failure, fence)
+    def hasty(
+        self: DecodeEnds, request: Request, failure: Failure, now: float, fence: Fence | None
+    ) -> None:
+        isolate(self, request, failure, now, fence)
         if failure.cause is Cause.PEER_UNREACHABLE and request.peer is not None:
-            self.quarantine.died(request.peer, self._now)
+            self.quarantine.died(request.peer, now)
 
-    patch.setattr(DecodeCore, "_isolate", hasty)
+    patch.setattr(DecodeEnds, "_isolate", hasty)
 
 
 def time_in_the_freezer_counts(patch: pytest.MonkeyPatch) -> None:
@@ -140,16 +144,16 @@ def time_in_the_freezer_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 def failed_is_said_while_writes_are_under_way(patch: pytest.MonkeyPatch) -> None:
-    settle = PrefillCore._settle
+    settle = PrefillEnds.settle
 
-    def hasty(self: PrefillCore, request: object) -> None:
+    def hasty(self: PrefillEnds, request: object, now: float) -> None:
         unsettled, request.unsettled = request.unsettled, 0  # type: ignore[attr-defined]
         steps, request.step_tokens = request.step_tokens, 1  # type: ignore[attr-defined]
-        settle(self, request)  # type: ignore[arg-type]
+        settle(self, request, now)  # type: ignore[arg-type]
         request.unsettled, request.step_tokens = unsettled, steps  # type: ignore[attr-defined]
-        settle(self, request)  # type: ignore[arg-type]
+        settle(self, request, now)  # type: ignore[arg-type]
 
-    patch.setattr(PrefillCore, "_settle", hasty)
+    patch.setattr(PrefillEnds, "settle", hasty)
 
 
 def an_abort_is_answered_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -176,26 +180,26 @@ def ended_rooms_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def pages_are_released_under_a_step(patch: pytest.MonkeyPatch) -> None:
-    end = DecodeCore._end
+    end = DecodeEnds.end
 
-    def hasty(self: DecodeCore, request: object, failure: object) -> None:
+    def hasty(self: DecodeEnds, request: object, failure: object, now: float) -> None:
         request.in_steps = 0  # type: ignore[attr-defined]
-        end(self, request, failure)  # type: ignore[arg-type]
+        end(self, request, failure, now)  # type: ignore[arg-type]
 
-    patch.setattr(DecodeCore, "_end", hasty)
+    patch.setattr(DecodeEnds, "end", hasty)
 
 
 def source_pages_are_released_under_a_write(patch: pytest.MonkeyPatch) -> None:
-    fail = PrefillCore._fail
+    fail = PrefillEnds.fail
 
-    def hasty(self: PrefillCore, request: object, failure: object) -> None:
+    def hasty(self: PrefillEnds, request: object, failure: object, now: float) -> None:
         if request.row is not None:  # type: ignore[attr-defined]
             self.memory.release(request)  # type: ignore[arg-type]
             request.pages, request.row = (), None  # type: ignore[attr-defined]
             request.window = WindowTable()  # type: ignore[attr-defined]
-        fail(self, request, failure)  # type: ignore[arg-type]
+        fail(self, request, failure, now)  # type: ignore[arg-type]
 
-    patch.setattr(PrefillCore, "_fail", hasty)
+    patch.setattr(PrefillEnds, "fail", hasty)
 
 
 def pages_are_promised_twice(patch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from daemons.decode import running_batch
+from daemons.decode.ends import Ends
 from daemons.decode.forward_queue import ForwardQueue
 from daemons.decode.running_batch import RunningBatch
 from daemons.decode.scheduler import Scheduler as DecodeCore
@@ -109,15 +110,15 @@ def a_chunk_counts_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def pages_of_a_prompt_are_free_while_it_is_computed(patch: pytest.MonkeyPatch) -> None:
-    end = DecodeCore._end
+    end = Ends.end
 
-    def hasty(self: DecodeCore, request: Any, failure: Any) -> None:
+    def hasty(self: Ends, request: Any, failure: Any, now: float) -> None:
         if request.key in self.stages.forward.rooms and request.pages:
-            self.pages.release(request.key, request.pages, Owner.REQUEST)
+            self.memory.pages.release(request.key, request.pages, Owner.REQUEST)
             request.pages = ()
-        end(self, request, failure)
+        end(self, request, failure, now)
 
-    patch.setattr(DecodeCore, "_end", hasty)
+    patch.setattr(Ends, "end", hasty)
 
 
 def what_is_known_of_a_prompt_is_lost(patch: pytest.MonkeyPatch) -> None:

@@ -24,17 +24,10 @@ from daemons.kv.ledger import Owner
 from daemons.kv.stretch import Stretch
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.generate import FinishReason, LookUp, RouteFailed, Sampling, TokenOut
-from daemons.protocol.handshake import (
-    Abort,
-    AbortAnswer,
-    Destination,
-    Fence,
-    Heartbeat,
-    RegisterBuffers,
-)
+from daemons.protocol.handshake import Abort, Destination, RegisterBuffers
 from daemons.protocol.metadata import ChunkSum, Row, RowState
 from daemons.protocol.status import Status
-from daemons.runtime.commands import Connect, Disconnect, Log, Probe, SendHeartbeat
+from daemons.runtime.commands import Connect, Disconnect, Probe, SendHeartbeat
 from daemons.runtime.events import (
     Cancelled,
     ConnectionLost,
@@ -49,7 +42,6 @@ from tests.support.cores import (
     GUIDED,
     P_NEXT,
     TIMERS,
-    D,
     P,
     answer,
     came,
@@ -65,62 +57,16 @@ from tests.support.cores import (
     submitted,
     told,
 )
-
-SUCCESS = progress(Status.SUCCESS)
-
-
-def paired(**settings: object) -> Scheduler:
-    """A core that has registered with p0."""
-    core = decode_core(**settings)  # type: ignore[arg-type]
-    core.handle(submitted(99, 1, 1), 0.0)
-    core.handle(route(), 0.0)
-    core.handle(came(answer()), 0.0)
-    core.handle(came(progress(Status.FAILED, 99)), 0.0)
-    assert core.pages.free == core.pages.size
-    core.counters.clear()
-    return core
-
-
-def row_read(room: int = 1, first: int = 5, cached: int = 0) -> RowRead:
-    return RowRead(key(room), RowState.RIGHT, Row(key(room), TokenOut(first), cached))
-
-
-def in_transfer(**settings: object) -> Scheduler:
-    """Prefill was told where room 1 goes."""
-    core = paired(**settings)
-    core.handle(submitted(), 0.0)
-    return core
-
-
-def running(most: int = 3) -> Scheduler:
-    """Room 1 has its first token, and its first step is under way."""
-    core = paired()
-    core.handle(submitted(most=most), 0.0)
-    core.handle(came(SUCCESS), 1.0)
-    core.handle(row_read(), 1.0)
-    return core
-
-
-def with_looks(
-    core: Scheduler, event: object, now: float, state: RowState = RowState.EMPTY
-) -> list[object]:
-    """Handle an event and answer each look at a row, as the shell does at once."""
-    commands: list[object] = list(core.handle(event, now))  # type: ignore[arg-type]
-    for look in of(commands, ReadRow):
-        commands += core.handle(RowRead(look.key, state, None), now)
-    return commands
-
-
-def is_idle(core: Scheduler) -> bool:
-    core.pages.check()
-    core.rows.check()
-    everything_free = core.pages.free == core.pages.size and core.rows.free == core.rows.size
-    return everything_free and not core.busy and not sum(core.recorder.counts().values())
-
-
-def heard(core: Scheduler, now: float) -> None:
-    core.handle(came(Heartbeat(P, D.epoch, now)), now)
-
+from tests.support.decode_scenes import (
+    SUCCESS,
+    heard,
+    in_transfer,
+    is_idle,
+    paired,
+    row_read,
+    running,
+    with_looks,
+)
 
 # --- one room, told once ---
 
@@ -337,25 +283,6 @@ def test_a_failure_without_a_cause_blames_the_peer() -> None:
     assert causes(core.handle(came(progress(Status.FAILED)), 1.0)) == [Cause.PEER_ABORTED]
 
 
-def test_a_cut_writer_keeps_the_pages_in_quarantine_until_they_settle() -> None:
-    core = in_transfer()
-    core.handle(came(progress(Status.FAILED, fence=Fence.CUT)), 1.0)
-    assert core.pages.counts()["quarantined"] == 2
-    assert core.rows.counts()["quarantined"] == 1
-    for step in range(7):
-        heard(core, 1.25 + step / 4)
-        assert core.pages.counts()["quarantined"] == 2
-    heard(core, 3.0)
-    assert is_idle(core)
-
-
-def test_success_after_failed_changes_nothing() -> None:
-    core = in_transfer()
-    core.handle(came(progress(Status.FAILED, fence=Fence.CUT)), 1.0)
-    assert core.handle(came(SUCCESS), 1.1) == []
-    assert core.pages.counts()["quarantined"] == 2
-
-
 def test_a_row_that_is_still_empty_is_looked_at_again() -> None:
     core = in_transfer()
     core.handle(came(SUCCESS), 1.0)
@@ -431,72 +358,6 @@ def test_a_look_at_the_row_of_a_room_that_is_over_is_let_be() -> None:
     core.handle(came(SUCCESS), 1.0)
     core.handle(Cancelled(key(), CANCELLED), 1.0)
     assert core.handle(row_read(), 1.1) == []
-
-
-# --- cancels ---
-
-
-def test_a_cancel_before_any_memory_ends_the_room_and_tells_prefill_once() -> None:
-    core = in_transfer(rows=1)
-    core.handle(submitted(2), 0.0)
-    commands = core.handle(Cancelled(key(2), CANCELLED), 1.0)
-    assert causes(commands) == [Cause.CLIENT_CANCELLED]
-    assert [a.room for a in said(commands, Abort)] == [2]
-    heard(core, 3.0)
-    assert said(core.handle(Tick(), 3.0), Abort) == []
-
-
-def test_a_cancel_in_transfer_asks_the_writer_until_it_answers() -> None:
-    core = in_transfer()
-    commands = core.handle(Cancelled(key(), CANCELLED), 1.0)
-    assert causes(commands) == [Cause.CLIENT_CANCELLED]
-    assert said(commands, Abort) == [Abort(D, P.epoch, 1, 1, CANCELLED)]
-    assert core.busy
-    assert said(core.handle(Tick(), 1.9), Abort) == []
-    assert said(core.handle(Tick(), 2.0), Abort) == [Abort(D, P.epoch, 1, 1, CANCELLED)]
-    heard(core, 50.0)
-    assert core.pages.counts()["quarantined"] == 2
-    core.handle(came(AbortAnswer(P, D.epoch, 1, 1, Fence.CLEAN)), 51.0)
-    assert is_idle(core)
-
-
-def test_a_final_progress_answers_an_abort_too() -> None:
-    core = in_transfer()
-    core.handle(Cancelled(key(), CANCELLED), 1.0)
-    assert causes(core.handle(came(progress(Status.FAILED)), 2.0)) == []
-    assert is_idle(core)
-
-
-def test_progress_that_is_not_final_answers_nothing() -> None:
-    core = in_transfer()
-    core.handle(Cancelled(key(), CANCELLED), 1.0)
-    core.handle(came(progress(Status.TRANSFERRING)), 2.0)
-    assert core.pages.counts()["quarantined"] == 2
-
-
-def test_a_cancel_after_success_needs_no_answer() -> None:
-    core = in_transfer()
-    core.handle(came(SUCCESS), 1.0)
-    commands = core.handle(Cancelled(key(), CANCELLED), 1.0)
-    assert said(commands, Abort) == []
-    assert is_idle(core)
-
-
-def test_a_cancel_in_the_batch_takes_effect_with_the_step() -> None:
-    core = running()
-    assert causes(core.handle(Cancelled(key(), CANCELLED), 1.5)) == [Cause.CLIENT_CANCELLED]
-    assert core.pages.free < core.pages.size
-    commands = core.handle(done(1), 2.0)
-    assert told(commands) == []
-    assert of(commands, End) == [End(key())]
-    assert is_idle(core)
-
-
-def test_a_cancel_again_or_of_nothing_changes_nothing() -> None:
-    core = running()
-    core.handle(Cancelled(key(), CANCELLED), 1.5)
-    assert core.handle(Cancelled(key(), CANCELLED), 1.6) == []
-    assert core.handle(Cancelled(key(9), CANCELLED), 1.6) == []
 
 
 # --- forwards that fail ---
@@ -588,13 +449,6 @@ def test_a_dead_prefill_costs_its_rooms_and_what_it_may_have_sent_settles() -> N
     assert is_idle(core)
 
 
-def test_a_row_that_a_dead_prefill_was_writing_is_not_called_clean() -> None:
-    core = in_transfer()
-    commands = with_looks(core, Probed(P, refused=True), 1.0, RowState.WRONG)
-    assert causes(commands) == [Cause.PEER_DIED]
-    assert core.pages.counts()["quarantined"] == 2
-
-
 @pytest.mark.parametrize("event", [Probed(P, refused=True), Tick()])
 def test_a_hand_over_that_is_whole_outlives_its_prefill_and_the_message_about_it(
     event: Probed | Tick,
@@ -630,35 +484,6 @@ def test_an_older_life_in_the_phone_book_is_not_called() -> None:
     core.handle(submitted(), 1.0)
     assert of(core.handle(route(P), 1.1), Connect) == []
     assert of(core.handle(Tick(), 1.7), LookUp) == [LookUp("p0")]
-
-
-def test_a_silent_prefill_loses_its_rooms_but_their_memory_stays_until_it_speaks() -> None:
-    core = in_transfer()
-    commands = with_looks(core, Tick(), 5.0)
-    assert causes(commands) == [Cause.PEER_UNREACHABLE]
-    assert of(commands, Probe) == [Probe(P, "p.host", 8000)]
-    for step in range(20):
-        core.handle(Tick(), 10.0 + step)
-    assert core.pages.counts()["quarantined"] == 2
-    core.handle(came(AbortAnswer(P, D.epoch, 1, 1, Fence.CLEAN)), 31.0)
-    assert is_idle(core)
-
-
-def test_a_silent_prefill_whose_memory_is_held_is_looked_up_for_proof() -> None:
-    core = in_transfer()
-    with_looks(core, Tick(), 5.0)
-    assert of(core.handle(Tick(), 6.0), LookUp) == [LookUp("p0")]
-    core.handle(route(P_NEXT), 6.1)
-    for step in range(8):
-        core.handle(Tick(), 6.35 + step / 4)
-    assert is_idle(core)
-
-
-def test_time_in_which_the_process_was_frozen_does_not_settle_anything() -> None:
-    core = in_transfer()
-    core.handle(came(progress(Status.FAILED, fence=Fence.CUT)), 1.0)
-    core.handle(Tick(), 60.0)
-    assert core.pages.counts()["quarantined"] == 2
 
 
 def test_messages_of_strangers_are_counted_and_change_nothing() -> None:
@@ -919,23 +744,6 @@ def test_nobody_leaves_where_the_host_has_no_place() -> None:
 
 
 # --- the record ---
-
-
-def test_every_end_has_one_closing_line() -> None:
-    core = running(most=1 + 1)
-    commands = core.handle(done(1), 2.0)
-    (closing,) = (dict(log.facts) for log in of(commands, Log) if log.event == "room.closed")
-    assert closing["outcome"] == "ok"
-    assert closing["output_tokens"] == 2
-    assert core.counters["rooms_done"] == 1
-    (story,) = core.recorder.stories(1)
-    assert [line.entered for line in story.lines if line.left != line.entered] == [
-        "prealloc",
-        "transfer",
-        "prebuilt",
-        "running",
-        "",
-    ]
 
 
 def test_sampling_that_ignores_the_end_of_sequence_goes_on() -> None:

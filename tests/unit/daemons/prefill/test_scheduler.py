@@ -9,20 +9,14 @@ from daemons.engine.step import Begin, End, Prepare, Prepared, Run, StepFailed
 from daemons.kv.ledger import Owner
 from daemons.prefill.commands import CallOffWrites, LearnBuffers, WriteKV
 from daemons.prefill.events import WriteDone, WriteFailed, WriteSkipped
-from daemons.prefill.scheduler import EPOCH_AHEAD_S, PEERS_LIMIT, Scheduler
-from daemons.protocol.causes import Cause, Failure
+from daemons.prefill.scheduler import EPOCH_AHEAD_S, PEERS_LIMIT
+from daemons.protocol.causes import Cause
 from daemons.protocol.generate import FinishReason, Sampling
-from daemons.protocol.handshake import (
-    AbortAnswer,
-    Fence,
-    Heartbeat,
-    Progress,
-    RegistrationAnswer,
-)
+from daemons.protocol.handshake import AbortAnswer, Fence, Heartbeat, Progress, RegistrationAnswer
 from daemons.protocol.ids import PeerId
-from daemons.protocol.metadata import ROW_BYTES, RowState, unpack
+from daemons.protocol.metadata import RowState, unpack
 from daemons.protocol.status import Status
-from daemons.runtime.commands import Connect, Disconnect, Log, Probe, SendHeartbeat
+from daemons.runtime.commands import Connect, Disconnect, Probe, SendHeartbeat
 from daemons.runtime.events import (
     Cancelled,
     ConnectionLost,
@@ -54,37 +48,7 @@ from tests.support.cores import (
     submitted,
     told,
 )
-
-
-def paired(**settings: object) -> Scheduler:
-    """A core with which d0 has registered."""
-    core = prefill_core(**settings)  # type: ignore[arg-type]
-    core.handle(came(buffers(D)), 0.0)
-    return core
-
-
-def in_forward(tokens: int = 6) -> Scheduler:
-    """Room 1 has its first chunk under way."""
-    core = paired()
-    core.handle(submitted(tokens=tokens), 0.0)
-    core.handle(came(destination(tokens=tokens)), 0.0)
-    return core
-
-
-def in_flight() -> Scheduler:
-    """Room 1 is computed; its two writes are with the lane."""
-    core = in_forward()
-    core.handle(done(1, token=0), 1.0)
-    core.handle(done(1), 2.0)
-    return core
-
-
-def is_idle(core: Scheduler) -> bool:
-    core.pages.check()
-    core.rows.check()
-    everything_free = core.pages.free == core.pages.size and core.rows.free == core.rows.size
-    return everything_free and not core.busy and not sum(core.recorder.counts().values())
-
+from tests.support.prefill_scenes import heard, in_flight, in_forward, is_idle, layered, paired
 
 # --- one room, told once ---
 
@@ -337,63 +301,6 @@ def test_many_rooms_that_nobody_asked_for_use_bounded_memory() -> None:
     assert len(core.tombs) == 100
 
 
-# --- cancels ---
-
-
-def test_a_cancel_before_the_destination_ends_the_room_and_answers_the_destination() -> None:
-    core = paired()
-    core.handle(submitted(), 0.0)
-    assert causes(core.handle(Cancelled(key(), CANCELLED), 1.0)) == [Cause.CLIENT_CANCELLED]
-    (late,) = said(core.handle(came(destination()), 2.0), Progress)
-    assert late.failure == CANCELLED
-    assert is_idle(core)
-
-
-def test_a_cancel_during_the_forward_frees_the_pages_after_it() -> None:
-    core = in_forward()
-    commands = core.handle(Cancelled(key(), CANCELLED), 1.0)
-    assert causes(commands) == [Cause.CLIENT_CANCELLED]
-    assert [p.status for p in said(commands, Progress)] == [Status.FAILED]
-    assert of(commands, End) == []
-    assert core.pages.free == 6
-    commands = core.handle(done(1, token=0), 2.0)
-    assert of(commands, End) == [End(key())]
-    assert of(commands, WriteKV) == []
-    assert is_idle(core)
-
-
-def test_a_cancel_during_a_write_says_failed_only_when_it_is_over() -> None:
-    core = in_flight()
-    commands = core.handle(Cancelled(key(), CANCELLED), 3.0)
-    assert causes(commands) == [Cause.CLIENT_CANCELLED]
-    assert of(commands, CallOffWrites) == [CallOffWrites(key())]
-    assert said(commands, Progress) == []
-    assert said(core.handle(WriteSkipped(key()), 4.0), Progress) == []
-    assert core.pages.owner(0) == (Owner.REQUEST, key())
-    (last,) = said(core.handle(WriteDone(key(), 9), 5.0), Progress)
-    assert (last.status, last.fence, last.failure) == (Status.FAILED, Fence.CLEAN, CANCELLED)
-    assert is_idle(core)
-
-
-def test_a_cancel_again_or_of_nothing_changes_nothing() -> None:
-    core = in_flight()
-    core.handle(Cancelled(key(), CANCELLED), 3.0)
-    assert core.handle(Cancelled(key(), CANCELLED), 3.0) == []
-    assert core.handle(Cancelled(key(9), CANCELLED), 3.0) == []
-
-
-def test_the_first_cause_wins() -> None:
-    core = in_flight()
-    core.handle(Cancelled(key(), CANCELLED), 3.0)
-    commands = core.handle(WriteFailed(key(), cut=True, detail="no progress"), 4.0)
-    assert causes(commands) == []
-    core.handle(WriteSkipped(key()), 4.0)
-    (story,) = core.recorder.stories(1)
-    assert story.failure == CANCELLED
-    closing = [dict(log.facts) for log in of(core.handle(Tick(), 5.0), Log)]
-    assert closing == []
-
-
 # --- aborts ---
 
 
@@ -527,13 +434,6 @@ def test_a_forward_that_breaks_fails_all_its_rooms_and_the_next_one_runs() -> No
     assert causes(commands) == [Cause.ENGINE_FAILED]
     ((item,),) = (run.items for run in of(commands, Run))
     assert item.key == key(2)
-
-
-def test_a_cancelled_room_ends_with_the_forward_that_breaks() -> None:
-    core = in_forward()
-    core.handle(Cancelled(key(), CANCELLED), 0.5)
-    assert causes(core.handle(StepFailed((key(1),), "broke"), 1.0)) == []
-    assert is_idle(core)
 
 
 def test_a_prompt_that_ends_without_a_token_fails_and_holds_up_nobody() -> None:
@@ -671,10 +571,6 @@ def test_heartbeats_go_to_every_decode() -> None:
 # --- time ---
 
 
-def heard(core: Scheduler, now: float) -> None:
-    core.handle(came(Heartbeat(D, P.epoch, now)), now)
-
-
 @pytest.mark.parametrize(
     ("begin", "limit_s", "cause", "stage"),
     [
@@ -745,15 +641,6 @@ def test_the_clients_patience_ends_a_room_in_any_stage() -> None:
     assert is_idle(core)
 
 
-def test_tombstones_are_forgotten_in_time() -> None:
-    core = paired()
-    core.handle(came(abort()), 0.0)
-    core.handle(Tick(), 99.0)
-    assert len(core.tombs) == 1
-    core.handle(Tick(), 100.0)
-    assert len(core.tombs) == 0
-
-
 def test_stopping_fails_what_is_left_and_answers_what_waits() -> None:
     core = in_forward()
     core.handle(submitted(2), 1.0)
@@ -768,17 +655,6 @@ def test_stopping_fails_what_is_left_and_answers_what_waits() -> None:
 # --- the record ---
 
 
-def test_every_end_has_one_closing_line_with_its_cause() -> None:
-    core = in_forward()
-    commands = core.handle(came(abort(failure=Failure(Cause.PEER_DIED, "transfer", "p0"))), 1.0)
-    commands += core.handle(done(1, token=0), 2.0)
-    (closing,) = (dict(log.facts) for log in of(commands, Log) if log.event == "room.closed")
-    assert closing["cause"] == "peer.died"
-    assert closing["peer"] == "d0"
-    assert core.counters["rooms_failed"] == 1
-    assert core.counters["failed:peer.died"] == 1
-
-
 def test_credits_tell_what_is_free_and_who_waits() -> None:
     core = paired(pages=2)
     assert core.credits == {"tokens": 8, "rows": 4, "places": 64, "queue": 0}
@@ -789,14 +665,6 @@ def test_credits_tell_what_is_free_and_who_waits() -> None:
 
 
 # --- layer by layer ---
-
-
-def layered(tokens: int = 6) -> Scheduler:
-    """Room 1 has its first chunk under way, and a write that follows it."""
-    core = paired(transfer=TransferConfig(grain="layer"))
-    core.handle(submitted(tokens=tokens), 0.0)
-    core.handle(came(destination(tokens=tokens)), 0.0)
-    return core
 
 
 def test_the_pages_of_a_chunk_are_handed_over_with_its_forward_and_the_row_after_the_last() -> None:
@@ -823,18 +691,6 @@ def test_the_pages_of_a_chunk_are_handed_over_with_its_forward_and_the_row_after
     assert is_idle(core)
 
 
-def test_what_had_landed_before_the_forward_ended_is_the_hidden_share() -> None:
-    core = layered()
-    core.handle(WriteDone(key(), 400, early_bytes=300), 0.5)  # while the prompt is computed: all
-    core.handle(done(1, token=0), 1.0)
-    core.handle(done(1), 2.0)
-    core.handle(WriteDone(key(), 600, early_bytes=350), 3.0)
-    core.handle(WriteDone(key(), ROW_BYTES), 3.0)
-    (story,) = core.recorder.stories(1)
-    assert story.facts["overlap_fraction"] == "0.750"
-    assert core.counters["early_bytes"] == 750
-
-
 def test_a_broken_forward_is_the_first_cause_whichever_end_is_told_first() -> None:
     core = layered()
     assert causes(core.handle(WriteSkipped(key()), 1.0)) == []
@@ -844,33 +700,11 @@ def test_a_broken_forward_is_the_first_cause_whichever_end_is_told_first() -> No
     assert core.doubts.known == {}
 
 
-def test_a_broken_forward_is_told_to_decode_when_the_write_that_follows_it_is_over() -> None:
-    core = layered()
-    commands = core.handle(StepFailed((key(),), "no memory"), 1.0)
-    assert of(commands, CallOffWrites) == [CallOffWrites(key())]
-    assert said(commands, Progress) == []
-    assert core.pages.owner(0) == (Owner.REQUEST, key())
-    (failed,) = said(core.handle(WriteSkipped(key()), 1.0), Progress)
-    assert (failed.status, failed.fence) == (Status.FAILED, Fence.CLEAN)
-    assert is_idle(core)
-
-
 def test_a_chunk_that_was_not_sent_fails_the_room_although_it_was_computed() -> None:
     core = layered()
     core.handle(WriteSkipped(key()), 1.0)
     commands = core.handle(done(1, token=0), 1.0)
     assert causes(commands) == [Cause.TRANSFER_FAILED]
-    assert is_idle(core)
-
-
-def test_an_aborted_room_keeps_its_pages_until_both_forward_and_write_are_over() -> None:
-    core = layered()
-    commands = core.handle(came(abort()), 1.0)
-    assert said(commands, AbortAnswer) == []
-    commands = core.handle(WriteSkipped(key()), 1.0)
-    assert said(commands, Progress)[0].status is Status.FAILED
-    assert core.pages.owner(0) == (Owner.REQUEST, key())
-    core.handle(done(1, token=0), 2.0)
     assert is_idle(core)
 
 

@@ -1,0 +1,67 @@
+"""A decode core at places of a room's way, and looks at it."""
+
+from __future__ import annotations
+
+from daemons.decode.commands import ReadRow
+from daemons.decode.events import RowRead
+from daemons.decode.scheduler import Scheduler
+from daemons.protocol.generate import TokenOut
+from daemons.protocol.handshake import Heartbeat
+from daemons.protocol.metadata import Row, RowState
+from daemons.protocol.status import Status
+from tests.support.cores import D, P, answer, came, decode_core, key, of, progress, route, submitted
+
+SUCCESS = progress(Status.SUCCESS)
+
+
+def paired(**settings: object) -> Scheduler:
+    """A core that has registered with p0."""
+    core = decode_core(**settings)  # type: ignore[arg-type]
+    core.handle(submitted(99, 1, 1), 0.0)
+    core.handle(route(), 0.0)
+    core.handle(came(answer()), 0.0)
+    core.handle(came(progress(Status.FAILED, 99)), 0.0)
+    assert core.pages.free == core.pages.size
+    core.counters.clear()
+    return core
+
+
+def row_read(room: int = 1, first: int = 5, cached: int = 0) -> RowRead:
+    return RowRead(key(room), RowState.RIGHT, Row(key(room), TokenOut(first), cached))
+
+
+def in_transfer(**settings: object) -> Scheduler:
+    """Prefill was told where room 1 goes."""
+    core = paired(**settings)
+    core.handle(submitted(), 0.0)
+    return core
+
+
+def running(most: int = 3) -> Scheduler:
+    """Room 1 has its first token, and its first step is under way."""
+    core = paired()
+    core.handle(submitted(most=most), 0.0)
+    core.handle(came(SUCCESS), 1.0)
+    core.handle(row_read(), 1.0)
+    return core
+
+
+def with_looks(
+    core: Scheduler, event: object, now: float, state: RowState = RowState.EMPTY
+) -> list[object]:
+    """Handle an event and answer each look at a row, as the shell does at once."""
+    commands: list[object] = list(core.handle(event, now))  # type: ignore[arg-type]
+    for look in of(commands, ReadRow):
+        commands += core.handle(RowRead(look.key, state, None), now)
+    return commands
+
+
+def is_idle(core: Scheduler) -> bool:
+    core.pages.check()
+    core.rows.check()
+    everything_free = core.pages.free == core.pages.size and core.rows.free == core.rows.size
+    return everything_free and not core.busy and not sum(core.recorder.counts().values())
+
+
+def heard(core: Scheduler, now: float) -> None:
+    core.handle(came(Heartbeat(P, D.epoch, now)), now)
