@@ -15,12 +15,13 @@ from __future__ import annotations
 from itertools import chain
 
 from daemons.decode.budget import Budget, budget_of
-from daemons.decode.commands import Command, ReadRow, VerifySums, ZeroRow
+from daemons.decode.commands import Command, ZeroRow
 from daemons.decode.config import DecodeConfig
 from daemons.decode.deadlines import Deadlines
 from daemons.decode.ends import Ends
 from daemons.decode.events import Event, Retract, RowRead, SumsVerified
 from daemons.decode.forward_queue import ForwardQueue
+from daemons.decode.hand_over import HandOver
 from daemons.decode.memory import memory_of
 from daemons.decode.outbox import Outbox
 from daemons.decode.prealloc_queue import PreallocQueue
@@ -29,8 +30,9 @@ from daemons.decode.prefills import Prefills
 from daemons.decode.quarantine import Quarantine
 from daemons.decode.request import Request
 from daemons.decode.retracted_queue import RetractedQueue, victim
-from daemons.decode.running_batch import RunningBatch, finish_of
+from daemons.decode.running_batch import RunningBatch
 from daemons.decode.stages import STEPS, Stages
+from daemons.decode.texts import Texts
 from daemons.decode.transfer_queue import TransferQueue
 from daemons.engine.step import (
     Begin,
@@ -50,10 +52,9 @@ from daemons.kv.ledger import Owner
 from daemons.kv.runs import pages_for
 from daemons.kv.window_pool import NO_POOL, WindowPool
 from daemons.protocol.causes import Cause, Failure
-from daemons.protocol.generate import RouteFailed, RouteFound, Submit, TokenOut
+from daemons.protocol.generate import RouteFailed, RouteFound, Submit
 from daemons.protocol.handshake import (
     AbortAnswer,
-    Fence,
     Heartbeat,
     Message,
     Progress,
@@ -61,8 +62,6 @@ from daemons.protocol.handshake import (
     RegistrationAnswer,
 )
 from daemons.protocol.ids import PeerId, RoomKey
-from daemons.protocol.metadata import Row, RowState
-from daemons.protocol.status import FINAL, Status
 from daemons.runtime.events import (
     Cancelled,
     ConnectionLost,
@@ -74,7 +73,7 @@ from daemons.runtime.events import (
     Submitted,
     Tick,
 )
-from daemons.runtime.liveness import Life, Liveness
+from daemons.runtime.liveness import Liveness
 from daemons.runtime.peers import Peers
 from daemons.runtime.recorder import Recorder
 from daemons.runtime.turns import put_in_turn, turn_of
@@ -118,6 +117,16 @@ class Scheduler:
         self.ends = Ends(
             self.stages, self.memory, self.quarantine, self.prefills, self.recorder, self.out
         )
+        self.texts = Texts(self.stages, self.ends, self.recorder, self.out)
+        self.hand_over = HandOver(
+            self.stages,
+            self.memory,
+            self.ends,
+            self.texts,
+            self.peers.liveness,
+            self.recorder,
+            self.out,
+        )
         self.draining = False
         self._steps = 0  # that the engine has not answered
         self._to_retract: set[RoomKey] = set()  # as soon as no step is under way
@@ -133,7 +142,7 @@ class Scheduler:
                 if request := self.stages.get(event.key):
                     self.ends.fail(request, event.failure, self._now)
             case Finished():
-                self._finished(event.key)
+                self.texts.finished(event.key, now)
             case RouteFound():
                 self._found(event)
             case RouteFailed():
@@ -146,9 +155,9 @@ class Scheduler:
                 if event.refused:
                     self._bury(event.peer, "its port refuses connections")
             case RowRead():
-                self._row_read(event)
+                self.hand_over.row_read(event, now)
             case SumsVerified():
-                self._verified(event)
+                self.hand_over.verified(event, now)
             case Prepared():
                 if request := self.stages.get(event.key):
                     request.is_ready = True
@@ -288,75 +297,6 @@ class Scheduler:
             kept=self.stages.kept_pages,
         )
 
-    # --- transfer and prebuilt --------------------------------------------------------------
-
-    def _progress(self, progress: Progress) -> None:
-        key = RoomKey(progress.room, progress.attempt)
-        request = self.stages.transfer.of(progress)
-        if request is None:
-            if progress.status in FINAL:
-                self.quarantine.answered(key, progress.sender, progress.fence, self._now)
-            return
-        moved = progress.status is not request.status
-        self.stages.transfer.advance(request, progress, self._now)
-        if request.status is Status.FAILED:
-            failure = progress.failure or Failure(
-                Cause.PEER_ABORTED, "transfer", progress.sender.instance
-            )
-            self.ends.fail(request, failure, self._now, progress.fence)
-        elif request.status is Status.SUCCESS:
-            assert request.row is not None
-            self.out.do(ReadRow(key, request.row))
-        elif moved:
-            self.recorder.note(key, f"prefill says {request.status.name.lower()}", self._now)
-
-    def _row_read(self, event: RowRead) -> None:
-        request = self.stages.transfer.rooms.get(event.key)
-        if request is None or request.landed is not None:
-            return
-        if event.row is None and request.doom is not None:
-            self.ends.fail(request, request.doom, self._now)
-            return
-        if event.state is RowState.EMPTY:
-            return  # looked at again by the tick, until the progress deadline
-        if event.row is None:
-            peer = request.submit.prefill
-            failure = Failure(
-                Cause.TRANSFER_BAD_ROW, "transfer", peer, "the row is not this room's"
-            )
-            self.ends.fail(request, failure, self._now, Fence.CLEAN)
-            return
-        if event.row.sums:
-            request.landed, request.status = event.row, Status.SUCCESS  # the row is written last
-            offered, tokens = self.memory.offered(request), request.prompt_tokens
-            self.out.do(VerifySums(request.key, offered, event.row.sums, tokens))
-            return
-        del self.stages.transfer.rooms[request.key]
-        self._commit(request, event.row)
-
-    def _verified(self, event: SumsVerified) -> None:
-        request = self.stages.transfer.rooms.get(event.key)
-        if request is None or request.landed is None:
-            return
-        self.out.count("chunks_verified", len(request.landed.sums))
-        if event.wrong:
-            self.out.count("checksum_mismatches")
-            peer = request.submit.prefill
-            failure = Failure(Cause.TRANSFER_CHECKSUM, "transfer", peer, event.wrong)
-            self.ends.fail(request, failure, self._now, Fence.CLEAN)
-            return
-        del self.stages.transfer.rooms[request.key]
-        self._commit(request, request.landed)
-
-    def _commit(self, request: Request, row: Row) -> None:
-        """The writer is done: pages and row are ours, and the first token is the client's."""
-        self.memory.landed(request)
-        tale = self.recorder.enter(
-            request.key, "prebuilt", "every byte landed", self._now, sent_bytes=request.sent_bytes
-        )
-        tale.cached_tokens = row.cached_tokens
-        self._first(request, row.first, row.cached_tokens)
-
     def _computed(self, request: Request, result: Result) -> None:
         """A chunk of a prompt is done here; the last one brings the first token."""
         key, chunk = request.key, self.stages.forward.computed(request, result, self._now)
@@ -369,21 +309,7 @@ class Scheduler:
             return
         del self.stages.forward.rooms[key]
         self.recorder.enter(key, "prebuilt", "prompt is computed", self._now)
-        self._first(request, result.token, request.cached_tokens)
-
-    def _first(self, request: Request, first: TokenOut, cached_tokens: int = 0) -> None:
-        """The first token is the client's, and may be the last one too."""
-        request.since_s = self._now
-        sequence = self.stages.prebuilt.add(request, first.id)
-        finish, token = finish_of(request)
-        wanted = request.local and request.submit.sampling.prompt_logprobs is not None
-        judged = tuple(request.prompt_logprobs) if wanted else None
-        self.out.tell_token(request.key, first, finish, token, cached_tokens, judged)
-        if finish is not None:
-            self.ends.end(request, None, self._now)
-        elif not request.begun:
-            request.begun = True
-            self.out.do(Begin(sequence))
+        self.texts.begin(request, result.token, self._now, request.cached_tokens)
 
     # --- running ----------------------------------------------------------------------------
 
@@ -438,14 +364,7 @@ class Scheduler:
         elif result.token is None:
             self.ends.fail(request, self._no_token("running"), self._now)
         else:
-            request.output.append(result.token.id)
-            self.out.count("output_tokens")
-            if len(request.output) == 2:
-                self.recorder.note(request.key, "first decoded token", self._now)
-            finish, token = finish_of(request)
-            self.out.tell_token(request.key, result.token, finish, token)
-            if finish is not None:
-                self.ends.end(request, None, self._now)
+            self.texts.go_on(request, result.token, self._now)
 
     def _step_failed(self, event: StepFailed) -> None:
         self._steps -= 1
@@ -459,13 +378,6 @@ class Scheduler:
                 self.ends.fail(
                     request, self._no_token(self.recorder.stage(key), event.detail), self._now
                 )
-
-    def _finished(self, key: RoomKey) -> None:
-        request = next((request for request in self.stages.ours() if request.key == key), None)
-        if request is None:
-            return
-        request.finished = True
-        self.ends.end(request, None, self._now)
 
     # --- retraction -------------------------------------------------------------------------
 
@@ -562,7 +474,7 @@ class Scheduler:
                 if message.refused:
                     self.out.log("peer.refused", peer=str(message.sender), reason=message.refused)
             case Progress():
-                self._progress(message)
+                self.hand_over.progress(message, self._now)
             case AbortAnswer():
                 key = RoomKey(message.room, message.attempt)
                 self.quarantine.answered(key, message.sender, message.fence, self._now)
@@ -576,19 +488,8 @@ class Scheduler:
             return
         self.out.do(*self.prefills.bury(peer))
         self.out.log("peer.died", peer=str(peer), evidence=evidence)
-        self._doom_rooms_of(peer, Cause.PEER_DIED, evidence)
+        self.hand_over.doom(peer, Cause.PEER_DIED, evidence)
         self.quarantine.died(peer, self._now)
-
-    def _doom_rooms_of(self, peer: PeerId, cause: Cause, detail: str) -> None:
-        """Fail the rooms that a peer has not finished; a right row proves that it had.
-
-        The row is written last, when every page was acknowledged: so a hand-over whose last
-        message was lost with its sender is whole all the same.
-        """
-        for request in self.stages.transfer.rooms.values():
-            if request.peer == peer and request.row is not None:
-                request.doom = Failure(cause, "transfer", peer.instance, detail)
-                self.out.do(ReadRow(request.key, request.row))
 
     # --- time -------------------------------------------------------------------------------
 
@@ -598,16 +499,10 @@ class Scheduler:
         self.out.do(*commands, *self.prefills.tick(now))
         for peer in silent:
             detail = f"no heartbeat for {timers.peer_timeout_s} s"
-            self._doom_rooms_of(peer, Cause.PEER_UNREACHABLE, detail)
+            self.hand_over.doom(peer, Cause.PEER_UNREACHABLE, detail)
         for request in self.stages.rooms():
             stage = self.recorder.stage(request.key)
             if (failure := self.deadlines.overdue(request, stage, timers, now)) is not None:
                 self.ends.fail(request, failure, self._now)
-        for request in self.stages.transfer.rooms.values():
-            if request.status is Status.SUCCESS and request.row is not None:
-                self.out.do(ReadRow(request.key, request.row))
-        for request in self.stages.transfer.unheard(now):
-            if request.peer and self.peers.liveness.life(request.peer) is Life.ALIVE:
-                self.out.count("destinations_repeated")
-                self.out.destination(request, self.config.engine.page_size)
+        self.hand_over.tick(now)
         self.ends.ask_again(now)

@@ -22,6 +22,7 @@ class Mutant(NamedTuple):
 QUARANTINE = "daemons/decode/quarantine.py"
 DECODE = "daemons/decode/scheduler.py"
 DECODE_ENDS = "daemons/decode/ends.py"
+HAND_OVER = "daemons/decode/hand_over.py"
 MEMORY = "daemons/decode/memory.py"
 PREFILL = "daemons/prefill/scheduler.py"
 PREFILL_ENDS = "daemons/prefill/ends.py"
@@ -77,14 +78,14 @@ MUTANTS = (
     ),
     Mutant(
         "what prefill summed is not compared",
-        DECODE,
+        HAND_OVER,
         "        if event.row.sums:\n",
         "        if False:\n",
         SEEDS,
     ),
     Mutant(
         "sums that differ are taken for the same",
-        DECODE,
+        HAND_OVER,
         "        if event.wrong:\n",
         "        if False:\n",
         SEEDS,

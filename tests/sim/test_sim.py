@@ -17,11 +17,11 @@ import pytest
 from daemons.decode.commands import ZeroRow
 from daemons.decode.ends import Ends as DecodeEnds
 from daemons.decode.events import RowRead
+from daemons.decode.hand_over import HandOver
 from daemons.decode.outbox import Outbox as DecodeOutbox
 from daemons.decode.quarantine import Quarantine
 from daemons.decode.request import Request
 from daemons.decode.running_batch import RunningBatch
-from daemons.decode.scheduler import Scheduler as DecodeCore
 from daemons.kv.ledger import OutOfPages
 from daemons.kv.window_table import WindowTable
 from daemons.prefill.doubts import Doubts
@@ -246,19 +246,21 @@ def a_broken_write_is_held_against_a_decode_for_ever(patch: pytest.MonkeyPatch) 
 
 
 def what_was_summed_is_not_compared(patch: pytest.MonkeyPatch) -> None:
-    read = DecodeCore._row_read
+    read = HandOver.row_read
 
-    def trusting(self: DecodeCore, event: RowRead) -> None:
+    def trusting(self: HandOver, event: RowRead, now: float) -> None:
         row = event.row and replace(event.row, sums=())
-        read(self, replace(event, row=row))
+        read(self, replace(event, row=row), now)
 
-    patch.setattr(DecodeCore, "_row_read", trusting)
+    patch.setattr(HandOver, "row_read", trusting)
 
 
 def sums_that_differ_are_taken_for_the_same(patch: pytest.MonkeyPatch) -> None:
-    verified = DecodeCore._verified
+    verified = HandOver.verified
     patch.setattr(
-        DecodeCore, "_verified", lambda self, event: verified(self, replace(event, wrong=""))
+        HandOver,
+        "verified",
+        lambda self, event, now: verified(self, replace(event, wrong=""), now),
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from daemons.decode.commands import ReadRow, VerifySums, ZeroRow
-from daemons.decode.events import Retract, RowRead, SumsVerified
+from daemons.decode.commands import ReadRow, ZeroRow
+from daemons.decode.events import Retract
 from daemons.decode.scheduler import Scheduler
 from daemons.engine.config import EngineConfig
 from daemons.engine.step import (
@@ -21,11 +21,9 @@ from daemons.engine.step import (
     StepFailed,
 )
 from daemons.kv.ledger import Owner
-from daemons.kv.stretch import Stretch
 from daemons.protocol.causes import Cause, Failure
-from daemons.protocol.generate import FinishReason, LookUp, RouteFailed, Sampling, TokenOut
+from daemons.protocol.generate import FinishReason, LookUp, RouteFailed
 from daemons.protocol.handshake import Abort, Destination, RegisterBuffers
-from daemons.protocol.metadata import ChunkSum, Row, RowState
 from daemons.protocol.status import Status
 from daemons.runtime.commands import Connect, Disconnect, Probe, SendHeartbeat
 from daemons.runtime.events import (
@@ -41,7 +39,6 @@ from tests.support.cores import (
     CANCELLED,
     GUIDED,
     P_NEXT,
-    TIMERS,
     P,
     answer,
     came,
@@ -103,31 +100,6 @@ def test_a_room_goes_from_request_to_its_last_token() -> None:
     assert is_idle(core)
 
 
-@pytest.mark.parametrize(
-    ("first", "most", "finish", "token"),
-    [(5, 1, FinishReason.LENGTH, None), (999, 5, FinishReason.STOP, 999)],
-)
-def test_the_transferred_token_may_be_the_last(
-    first: int, most: int, finish: FinishReason, token: int | None
-) -> None:
-    core = paired()
-    core.handle(submitted(most=most), 0.0)
-    core.handle(came(SUCCESS), 1.0)
-    commands = core.handle(row_read(first=first), 1.0)
-    (output,) = told(commands)
-    assert (output.finish, output.finish_token) == (finish, token)
-    assert of(commands, Begin) == []
-    assert of(commands, End) == []
-    assert is_idle(core)
-
-
-def test_a_text_ends_with_its_stop_token() -> None:
-    core = running(most=9)
-    (output,) = told(core.handle(done(1, token=999), 2.0))
-    assert (output.finish, output.finish_token) == (FinishReason.STOP, 999)
-    assert is_idle(core)
-
-
 def test_pages_are_taken_as_the_text_grows() -> None:
     core = paired()
     core.handle(submitted(tokens=4, most=6), 0.0)
@@ -159,27 +131,6 @@ def test_a_batch_has_so_many_rooms_at_most() -> None:
     assert core.recorder.stage(key(2)) == "prebuilt"
     ((item,),) = (run.items for run in of(core.handle(done(1), 2.0), Run))
     assert item.key == key(2)
-
-
-def test_a_stop_string_ends_a_room_well_and_silently() -> None:
-    core = running(most=9)
-    commands = core.handle(Finished(key()), 1.5)
-    assert told(commands) == []
-    assert core.pages.free < core.pages.size  # the step still uses them
-    commands = core.handle(done(1), 2.0)
-    assert told(commands) == []
-    assert of(commands, End) == [End(key())]
-    assert is_idle(core)
-    assert core.recorder.stories(1)[0].failure is None
-
-
-def test_a_stop_string_in_the_first_token_ends_a_room_before_the_batch() -> None:
-    core = running(most=9)
-    core.handle(submitted(2), 1.0)
-    core.handle(came(progress(Status.SUCCESS, 2)), 1.0)
-    core.handle(row_read(2), 1.0)
-    assert of(core.handle(Finished(key(2)), 1.5), End) == [End(key(2))]
-    assert core.handle(Finished(key(2)), 1.6) == []
 
 
 # --- refusals at the door ---
@@ -257,107 +208,6 @@ def test_a_room_whose_prefill_is_not_there_holds_up_nobody() -> None:
     core.handle(submitted(1, prefill="p9"), 0.0)
     (where,) = said(core.handle(submitted(2), 0.0), Destination)
     assert where.room == 2
-
-
-# --- progress and rows ---
-
-
-def test_progress_of_another_writer_is_let_be() -> None:
-    core = in_transfer()
-    core.handle(route(P_NEXT), 0.5)
-    stranger = progress(Status.SUCCESS, sender=P)
-    assert of(core.handle(came(stranger), 1.0), ReadRow) == []
-
-
-def test_failed_by_prefill_ends_the_room_with_its_cause_and_frees_all_at_once() -> None:
-    core = in_transfer()
-    failure = Failure(Cause.ENGINE_FAILED, "forward", "p0", "out of memory")
-    commands = core.handle(came(progress(Status.FAILED, failure=failure)), 1.0)
-    assert [output.failure for output in told(commands)] == [failure]
-    assert said(commands, Abort) == []
-    assert is_idle(core)
-
-
-def test_a_failure_without_a_cause_blames_the_peer() -> None:
-    core = in_transfer()
-    assert causes(core.handle(came(progress(Status.FAILED)), 1.0)) == [Cause.PEER_ABORTED]
-
-
-def test_a_row_that_is_still_empty_is_looked_at_again() -> None:
-    core = in_transfer()
-    core.handle(came(SUCCESS), 1.0)
-    assert core.handle(RowRead(key(), RowState.EMPTY, None), 1.0) == []
-    assert of(core.handle(Tick(), 1.1), ReadRow) == [ReadRow(key(), 0)]
-
-
-def test_a_row_that_stays_empty_fails_the_room_in_the_end() -> None:
-    core = in_transfer()
-    core.handle(came(SUCCESS), 1.0)
-    heard(core, 15.0)
-    assert causes(core.handle(Tick(), 15.0)) == [Cause.PROGRESS_TIMEOUT]
-    assert is_idle(core)
-
-
-def test_a_wrong_row_fails_the_room_and_no_token_of_it_is_told() -> None:
-    core = in_transfer()
-    core.handle(came(SUCCESS), 1.0)
-    commands = core.handle(RowRead(key(), RowState.WRONG, None), 1.0)
-    assert causes(commands) == [Cause.TRANSFER_BAD_ROW]
-    assert all(output.tokens == () for output in told(commands))
-    assert is_idle(core)
-
-
-SUMS = (ChunkSum(0, 1, 77), ChunkSum(1, 1, 78))
-
-
-def landed_with_sums() -> Scheduler:
-    """Room 1's row is right, and has sums to compare."""
-    core = in_transfer()
-    core.handle(came(SUCCESS), 1.0)
-    row = Row(key(), TokenOut(5), 0, SUMS)
-    commands = core.handle(RowRead(key(), RowState.RIGHT, row), 1.0)
-    assert of(commands, VerifySums) == [VerifySums(key(), Stretch(0, (0, 1)), SUMS, 6)]
-    assert told(commands) == []
-    return core
-
-
-def test_a_room_whose_sums_are_right_goes_on() -> None:
-    core = landed_with_sums()
-    commands = core.handle(SumsVerified(key()), 1.1)
-    assert [output.tokens for output in told(commands)] == [(TokenOut(5),)]
-    assert core.counters["chunks_verified"] == 2
-
-
-def test_a_room_whose_sums_differ_fails_with_both_and_no_token_of_it_is_told() -> None:
-    core = landed_with_sums()
-    commands = core.handle(SumsVerified(key(), "prefill's sum 1, ours 2"), 1.1)
-    (output,) = told(commands)
-    assert output.failure is not None
-    assert output.failure.cause is Cause.TRANSFER_CHECKSUM
-    assert output.failure.detail == "prefill's sum 1, ours 2"
-    assert output.tokens == ()
-    assert core.counters["checksum_mismatches"] == 1
-    assert is_idle(core)
-
-
-def test_while_sums_are_compared_the_row_is_not_looked_at_again() -> None:
-    core = landed_with_sums()
-    row = Row(key(), TokenOut(5), 0, SUMS)
-    assert core.handle(RowRead(key(), RowState.RIGHT, row), 1.1) == []
-
-
-def test_a_comparison_of_a_room_that_is_over_is_let_be() -> None:
-    core = landed_with_sums()
-    core.handle(Cancelled(key(), CANCELLED), 1.0)
-    assert is_idle(core)
-    assert core.handle(SumsVerified(key()), 1.1) == []
-
-
-def test_a_look_at_the_row_of_a_room_that_is_over_is_let_be() -> None:
-    core = in_transfer()
-    core.handle(came(SUCCESS), 1.0)
-    core.handle(Cancelled(key(), CANCELLED), 1.0)
-    assert core.handle(row_read(), 1.1) == []
 
 
 # --- forwards that fail ---
@@ -449,18 +299,6 @@ def test_a_dead_prefill_costs_its_rooms_and_what_it_may_have_sent_settles() -> N
     assert is_idle(core)
 
 
-@pytest.mark.parametrize("event", [Probed(P, refused=True), Tick()])
-def test_a_hand_over_that_is_whole_outlives_its_prefill_and_the_message_about_it(
-    event: Probed | Tick,
-) -> None:
-    core = in_transfer()
-    commands = core.handle(event, 5.0)
-    assert of(commands, ReadRow) == [ReadRow(key(1), 0)]
-    commands = core.handle(row_read(), 5.0)
-    assert causes(commands) == []
-    assert core.recorder.stage(key(1)) == "running"
-
-
 def test_rooms_that_run_do_not_need_their_prefill_any_more() -> None:
     core = running()
     assert causes(core.handle(Probed(P, refused=True), 1.5)) == []
@@ -507,37 +345,6 @@ def test_heartbeats_go_to_every_prefill() -> None:
 # --- time ---
 
 
-@pytest.mark.parametrize(
-    ("status", "limit_s", "cause"),
-    [
-        (Status.BOOTSTRAPPING, TIMERS.destination_s + 2, Cause.PEER_NEVER_CAME),
-        (Status.WAITING_FOR_INPUT, TIMERS.queue_s + 2, Cause.QUEUE_TIMEOUT),
-        (Status.TRANSFERRING, TIMERS.progress_s + 2, Cause.PROGRESS_TIMEOUT),
-    ],
-)
-def test_each_wait_for_prefill_has_its_own_deadline(
-    status: Status, limit_s: float, cause: Cause
-) -> None:
-    core = in_transfer()
-    if status is not Status.BOOTSTRAPPING:
-        core.handle(came(progress(status)), 0.0)
-    heard(core, limit_s - 0.1)
-    assert causes(core.handle(Tick(), limit_s - 0.1)) == []
-    assert causes(core.handle(Tick(), limit_s)) == [cause]
-    assert core.pages.counts()["quarantined"] == 2
-
-
-def test_bytes_of_one_room_are_progress_of_those_that_wait_behind_it() -> None:
-    core = paired()
-    for room in (1, 2):
-        core.handle(submitted(room), 0.0)
-        core.handle(came(progress(Status.TRANSFERRING, room)), 0.0)
-    core.handle(came(progress(Status.TRANSFERRING, 1, sent_bytes=5)), 10.0)
-    heard(core, 20.0)
-    assert causes(core.handle(Tick(), 20.0)) == []
-    assert causes(core.handle(Tick(), 24.0)) == [Cause.PROGRESS_TIMEOUT] * 2
-
-
 def test_waiting_for_memory_has_its_own_deadline() -> None:
     core = running(most=9)
     core.handle(submitted(2, tokens=30), 0.0)
@@ -570,23 +377,6 @@ def test_stopping_fails_what_is_left() -> None:
 
 
 # --- lost messages, and turns ---
-
-
-def test_prefill_is_told_again_where_a_room_goes_when_nothing_is_heard_of_it() -> None:
-    core = paired()
-    (first,) = said(core.handle(submitted(), 0.0), Destination)
-    heard(core, 1.0)
-    assert said(core.handle(Tick(), 1.0), Destination) == []
-    heard(core, 2.0)
-    assert said(core.handle(Tick(), 2.0), Destination) == [first]
-    assert said(core.handle(Tick(), 3.0), Destination) == []
-    assert of(core.handle(came(SUCCESS), 3.1), ReadRow)  # as its tombstone answers
-
-
-def test_a_silent_prefill_is_not_told_again() -> None:
-    core = in_transfer()
-    core.handle(Tick(), 5.0)
-    assert said(core.handle(Tick(), 6.0), Destination) == []
 
 
 def test_rooms_get_memory_by_priority_and_age() -> None:
@@ -744,15 +534,6 @@ def test_nobody_leaves_where_the_host_has_no_place() -> None:
 
 
 # --- the record ---
-
-
-def test_sampling_that_ignores_the_end_of_sequence_goes_on() -> None:
-    core = paired()
-    sampling = Sampling(max_tokens=3, eos_token_ids=(999,), ignore_eos=True)
-    core.handle(submitted(sampling=sampling), 0.0)
-    core.handle(came(SUCCESS), 1.0)
-    (output,) = told(core.handle(row_read(first=999), 1.0))
-    assert output.finish is None
 
 
 def test_credits_tell_what_is_promised_to_nobody_and_who_waits() -> None:
