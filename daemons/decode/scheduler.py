@@ -5,20 +5,16 @@ to be computed here (forward), for the next batch (prebuilt), and gets a token p
 where pages are short its own are kept by the host for a while (retracted). Memory that was offered
 to a writer comes back only through the writer's word or the proof of its death; the client's leg
 ends at once.
-
-While nothing but tokens is wanted a second step waits behind the one that runs. What it brings for
-a room that has ended meanwhile is not looked at, and the room's pages are its own until then.
 """
 
 from __future__ import annotations
-
-from itertools import chain
 
 from daemons.decode.budget import Budget, budget_of
 from daemons.decode.commands import Command, ZeroRow
 from daemons.decode.config import DecodeConfig
 from daemons.decode.deadlines import Deadlines
 from daemons.decode.ends import Ends
+from daemons.decode.engine_steps import EngineSteps
 from daemons.decode.events import Event, Retract, RowRead, SumsVerified
 from daemons.decode.forward_queue import ForwardQueue
 from daemons.decode.hand_over import HandOver
@@ -29,26 +25,22 @@ from daemons.decode.prebuilt import Prebuilt
 from daemons.decode.prefills import Prefills
 from daemons.decode.quarantine import Quarantine
 from daemons.decode.request import Request
-from daemons.decode.retracted_queue import RetractedQueue, victim
+from daemons.decode.retracted_queue import RetractedQueue
+from daemons.decode.retraction import Retraction
 from daemons.decode.running_batch import RunningBatch
 from daemons.decode.stages import STEPS, Stages
 from daemons.decode.texts import Texts
 from daemons.decode.transfer_queue import TransferQueue
 from daemons.engine.step import (
     Begin,
-    Keep,
     Kept,
     Prepare,
     Prepared,
-    Restore,
     Restored,
-    Result,
-    Run,
     Sequence,
     StepDone,
     StepFailed,
 )
-from daemons.kv.ledger import Owner
 from daemons.kv.runs import pages_for
 from daemons.kv.window_pool import NO_POOL, WindowPool
 from daemons.protocol.causes import Cause, Failure
@@ -127,9 +119,18 @@ class Scheduler:
             self.recorder,
             self.out,
         )
+        self.retraction = Retraction(self.stages, self.memory, self.ends, self.recorder, self.out)
+        self.steps = EngineSteps(
+            self.stages,
+            self.memory,
+            self.retraction,
+            self.texts,
+            self.ends,
+            self.recorder,
+            self.out,
+            engine.steps_ahead,
+        )
         self.draining = False
-        self._steps = 0  # that the engine has not answered
-        self._to_retract: set[RoomKey] = set()  # as soon as no step is under way
         self._now = 0.0
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -162,17 +163,15 @@ class Scheduler:
                 if request := self.stages.get(event.key):
                     request.is_ready = True
             case StepDone():
-                self._steps -= 1
-                for result in event.results:
-                    self._stepped(result)
+                self.steps.done(event, now)
             case StepFailed():
-                self._step_failed(event)
+                self.steps.failed(event, now)
             case Kept():
-                self._kept(event)
+                self.retraction.kept(event, now)
             case Restored():
-                self._restored(event)
+                self.retraction.restored(event, now)
             case Retract():
-                self._to_retract.add(event.key)
+                self.retraction.asked.add(event.key)
             case Draining():
                 self.draining = event.on
             case Stopping():
@@ -180,9 +179,9 @@ class Scheduler:
             case Tick():
                 self._tick()
         self.ends.release_settled(now)
-        self._resume()
+        self.retraction.resume()
         self._admit()
-        self._schedule()
+        self.steps.schedule(now)
         return self.out.take()
 
     @property
@@ -296,162 +295,6 @@ class Scheduler:
             leaving=self.stages.ending.values(),
             kept=self.stages.kept_pages,
         )
-
-    def _computed(self, request: Request, result: Result) -> None:
-        """A chunk of a prompt is done here; the last one brings the first token."""
-        key, chunk = request.key, self.stages.forward.computed(request, result, self._now)
-        self.recorder.note(key, "chunk computed", self._now, tokens=chunk)
-        self.out.count("prompt_tokens", chunk)
-        if request.computed < len(request.submit.prompt):
-            return
-        if result.token is None:
-            self.ends.fail(request, self._no_token("forward"), self._now)
-            return
-        del self.stages.forward.rooms[key]
-        self.recorder.enter(key, "prebuilt", "prompt is computed", self._now)
-        self.texts.begin(request, result.token, self._now, request.cached_tokens)
-
-    # --- running ----------------------------------------------------------------------------
-
-    def _schedule(self) -> None:
-        while self._steps == 0 or self._may_go_ahead():
-            for request in self.stages.running.join(
-                self.stages.prebuilt.rooms, self.stages.retracted.returning
-            ):
-                self.recorder.enter(request.key, "running", "joined the batch", self._now)
-            ahead = self._steps > 0
-            if not ahead:
-                self._make_room()
-            items = self.stages.running.step(self.pages, whole=ahead)
-            items += self.stages.forward.step(len(items))
-            if not items:
-                return
-            self._steps += 1
-            self.out.count("steps")
-            self.out.do(Run(tuple(items)))
-
-    def _may_go_ahead(self) -> bool:
-        """Say whether a step may wait behind another: nobody is to leave, no prompt is computed."""
-        calm = not self.stages.forward.rooms and not self._to_retract
-        return calm and self._steps <= self.config.engine.steps_ahead
-
-    def _in_step(self, key: RoomKey) -> Request | None:
-        """Return a room that the engine has answered about, and count the answer."""
-        request = (
-            self.stages.running.rooms.get(key)
-            or self.stages.ending.get(key)
-            or self.stages.forward.rooms.get(key)
-        )
-        if request is not None:
-            request.in_steps -= 1
-        return request
-
-    def _no_token(self, stage: str, detail: str = "") -> Failure:
-        detail = detail or "no token came out of the step"
-        return Failure(Cause.ENGINE_FAILED, stage, self.me.instance, detail)
-
-    def _stepped(self, result: Result) -> None:
-        request = self._in_step(result.key)
-        if request is None:
-            return
-        if request.failure is not None or request.finished:
-            self.ends.end(request, request.failure, self._now)
-        elif result.error:
-            stage = self.recorder.stage(request.key)
-            self.ends.fail(request, self._no_token(stage, result.error), self._now)
-        elif request.key in self.stages.forward.rooms:
-            self._computed(request, result)
-        elif result.token is None:
-            self.ends.fail(request, self._no_token("running"), self._now)
-        else:
-            self.texts.go_on(request, result.token, self._now)
-
-    def _step_failed(self, event: StepFailed) -> None:
-        self._steps -= 1
-        for key in event.keys:
-            request = self._in_step(key)
-            if request is None:
-                continue
-            if request.failure is not None or request.finished:
-                self.ends.end(request, request.failure, self._now)
-            else:
-                self.ends.fail(
-                    request, self._no_token(self.recorder.stage(key), event.detail), self._now
-                )
-
-    # --- retraction -------------------------------------------------------------------------
-
-    def _make_room(self) -> None:
-        """Retract rooms until those of the batch that are short of a page will have it."""
-        for key in self._to_retract:
-            if (request := self.stages.running.rooms.get(key)) and self._host_takes(request):
-                self._retract(request, "it was asked for")
-        self._to_retract.clear()
-        short = self.stages.running.short(self.pages)
-        while len(short) > self.stages.retracted.coming:
-            ours = chain(self.stages.prebuilt.rooms.values(), self.stages.running.rooms.values())
-            request = victim(other for other in ours if other.is_ready)
-            if request is None or not self._host_takes(request):
-                return
-            self._retract(request, f"{len(short)} rooms are short of a page")
-            short = [other for other in short if other is not request]
-
-    def _host_takes(self, request: Request) -> bool:
-        return self.stages.kept_pages + len(request.pages) <= self.stages.retracted.host_pages
-
-    def _retract(self, request: Request, because: str) -> None:
-        key = request.key
-        self.stages.prebuilt.rooms.pop(key, None)
-        self.stages.running.rooms.pop(key, None)
-        self.stages.retracted.rooms[key] = request
-        request.kept, request.in_steps = len(request.pages), 1
-        self.recorder.enter(key, "retracted", because, self._now)
-        self.out.count("retractions")
-        self.out.do(Keep(key, request.pages))
-
-    def _kept(self, event: Kept) -> None:
-        request = self._copied(event.key, event.error)
-        if request is not None:
-            self.cache.release(request)
-            self.recorder.note(event.key, f"the host keeps {request.kept} pages", self._now)
-
-    def _resume(self) -> None:
-        """Bring rooms back, oldest first, as far as pages and places in the batch go."""
-        while (request := self.stages.retracted.next()) is not None:
-            returning = self.stages.retracted.returning
-            if len(self.stages.running.rooms) + returning >= self.stages.running.batch_rooms:
-                return
-            ours = [*self.stages.running.rooms.values(), *self.stages.prebuilt.rooms.values()]
-            ours += self.stages.forward.rooms.values()
-            alone = not ours and not returning
-            spare = 0 if alone else 1 + returning + sum(r.promised > 0 for r in ours)
-            if request.kept + spare > self.pages.available:
-                return
-            request.pages = self.pages.take(request.key, request.kept, Owner.REQUEST)
-            request.kept, request.in_steps = 0, 1
-            self.out.do(Restore(request.key, request.pages))
-
-    def _restored(self, event: Restored) -> None:
-        request = self._copied(event.key, event.error)
-        if request is not None:
-            del self.stages.retracted.rooms[request.key]
-            self.stages.running.rooms[request.key] = request
-            self.recorder.enter(event.key, "running", "its pages are back", self._now)
-
-    def _copied(self, key: RoomKey, error: str) -> Request | None:
-        """Return the room whose pages were copied, unless that was its end."""
-        request = self.stages.ending.get(key) or self.stages.retracted.rooms.get(key)
-        if request is None:
-            return None
-        request.in_steps = 0
-        if request.failure is not None or request.finished:
-            self.ends.end(request, request.failure, self._now)
-        elif error:
-            failure = Failure(Cause.ENGINE_FAILED, "retracted", self.me.instance, error)
-            self.ends.fail(request, failure, self._now)
-        else:
-            return request
-        return None
 
     def _stop(self) -> None:
         self.draining = True

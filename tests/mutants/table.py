@@ -22,6 +22,8 @@ class Mutant(NamedTuple):
 QUARANTINE = "daemons/decode/quarantine.py"
 DECODE = "daemons/decode/scheduler.py"
 DECODE_ENDS = "daemons/decode/ends.py"
+ENGINE_STEPS = "daemons/decode/engine_steps.py"
+RETRACTION = "daemons/decode/retraction.py"
 HAND_OVER = "daemons/decode/hand_over.py"
 MEMORY = "daemons/decode/memory.py"
 PREFILL = "daemons/prefill/scheduler.py"
@@ -106,7 +108,7 @@ MUTANTS = (
     ),
     Mutant(
         "pages are free while a step ahead uses them",
-        DECODE,
+        ENGINE_STEPS,
         "            request.in_steps -= 1\n        return request",
         "            request.in_steps = 0\n        return request",
         SEEDS,
@@ -433,8 +435,8 @@ MUTANTS = (
     ),
     Mutant(
         "window pages go with the pages that the host keeps",
-        DECODE,
-        "            self.cache.release(request)\n            self.recorder.note(",
+        RETRACTION,
+        "            self.memory.cache.release(request)\n            self.recorder.note(",
         "            self.memory.end(request, keep=False)\n            self.recorder.note(",
         SEEDS,
     ),

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from daemons.decode import scheduler
+from daemons.decode import retraction, scheduler
 from daemons.decode.budget import Budget
 from daemons.decode.ends import Ends
 from daemons.decode.retracted_queue import RetractedQueue
-from daemons.decode.scheduler import Scheduler as DecodeCore
+from daemons.decode.retraction import Retraction
 from daemons.engine.step import Kept
 from daemons.kv.ledger import OutOfPages
 from daemons.runtime.turns import put_in_turn
@@ -38,7 +38,7 @@ def test_in_calm_worlds_every_room_has_its_whole_text_however_short_memory_is() 
 
 
 def nobody_leaves(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(scheduler, "victim", lambda rooms: None)
+    patch.setattr(retraction, "victim", lambda rooms: None)
 
 
 def nobody_comes_back(patch: pytest.MonkeyPatch) -> None:
@@ -63,27 +63,27 @@ def what_cannot_move_is_not_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 def pages_are_free_before_they_are_copied(patch: pytest.MonkeyPatch) -> None:
-    retract = DecodeCore._retract
+    retract = Retraction._retract
 
-    def hasty(self: DecodeCore, request: Any, because: str) -> None:
-        retract(self, request, because)
-        self._kept(Kept(request.key))
+    def hasty(self: Retraction, request: Any, because: str, now: float) -> None:
+        retract(self, request, because, now)
+        self.kept(Kept(request.key), now)
 
-    patch.setattr(DecodeCore, "_retract", hasty)
+    patch.setattr(Retraction, "_retract", hasty)
 
 
 def a_room_runs_before_its_pages_are_back(patch: pytest.MonkeyPatch) -> None:
-    resume = DecodeCore._resume
+    resume = Retraction.resume
 
-    def hasty(self: DecodeCore) -> None:
+    def hasty(self: Retraction) -> None:
         resume(self)
         for key, request in list(self.stages.retracted.rooms.items()):
             if not request.kept:
                 request.in_steps = 0
                 self.stages.running.rooms[key] = self.stages.retracted.rooms.pop(key)
-                self.recorder.enter(key, "running", "hastily", self._now)
+                self.recorder.enter(key, "running", "hastily", request.since_s)
 
-    patch.setattr(DecodeCore, "_resume", hasty)
+    patch.setattr(Retraction, "resume", hasty)
 
 
 def a_room_that_ends_while_it_is_copied_frees_its_pages_at_once(patch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from daemons.decode import running_batch
 from daemons.decode.ends import Ends
+from daemons.decode.engine_steps import EngineSteps
 from daemons.decode.forward_queue import ForwardQueue
 from daemons.decode.running_batch import RunningBatch
-from daemons.decode.scheduler import Scheduler as DecodeCore
 from daemons.engine.step import NEWEST, Item, Result
 from daemons.kv.ledger import OutOfPages, Owner
 from tests.sim.__main__ import run_seed
@@ -38,15 +38,15 @@ def test_worlds_have_many_steps_ahead_and_prompts_that_decodes_compute() -> None
 
 
 def pages_are_free_when_the_first_of_two_steps_is_done(patch: pytest.MonkeyPatch) -> None:
-    in_step = DecodeCore._in_step
+    answered = EngineSteps._answered
 
-    def hasty(self: DecodeCore, key: Any) -> Any:
-        request = in_step(self, key)
+    def hasty(self: EngineSteps, key: Any) -> Any:
+        request = answered(self, key)
         if request is not None:
             request.in_steps = 0
         return request
 
-    patch.setattr(DecodeCore, "_in_step", hasty)
+    patch.setattr(EngineSteps, "_answered", hasty)
 
 
 def a_step_ahead_runs_the_token_before(patch: pytest.MonkeyPatch) -> None:
@@ -76,15 +76,15 @@ def a_step_ahead_stands_where_the_one_before_does(patch: pytest.MonkeyPatch) -> 
 
 
 def what_comes_after_the_end_is_told(patch: pytest.MonkeyPatch) -> None:
-    stepped = DecodeCore._stepped
+    stepped = EngineSteps._stepped
 
-    def chatty(self: DecodeCore, result: Result) -> None:
+    def chatty(self: EngineSteps, result: Result, now: float) -> None:
         request = self.stages.ending.get(result.key)
         if request is not None and request.finished and result.token is not None:
             self.out.tell_token(result.key, result.token, None, None)
-        stepped(self, result)
+        stepped(self, result, now)
 
-    patch.setattr(DecodeCore, "_stepped", chatty)
+    patch.setattr(EngineSteps, "_stepped", chatty)
 
 
 def texts_that_are_as_long_as_they_may_be_are_stepped_again(patch: pytest.MonkeyPatch) -> None:
@@ -93,9 +93,9 @@ def texts_that_are_as_long_as_they_may_be_are_stepped_again(patch: pytest.Monkey
 
 def steps_go_ahead_of_prompts_and_retractions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        DecodeCore,
+        EngineSteps,
         "_may_go_ahead",
-        lambda self: self._steps <= self.config.engine.steps_ahead,
+        lambda self: self.under_way <= self.ahead,
     )
 
 

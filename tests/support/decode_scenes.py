@@ -5,11 +5,24 @@ from __future__ import annotations
 from daemons.decode.commands import ReadRow
 from daemons.decode.events import RowRead
 from daemons.decode.scheduler import Scheduler
+from daemons.engine.step import Keep
 from daemons.protocol.generate import TokenOut
 from daemons.protocol.handshake import Heartbeat
 from daemons.protocol.metadata import Row, RowState
 from daemons.protocol.status import Status
-from tests.support.cores import D, P, answer, came, decode_core, key, of, progress, route, submitted
+from tests.support.cores import (
+    D,
+    P,
+    answer,
+    came,
+    decode_core,
+    done,
+    key,
+    of,
+    progress,
+    route,
+    submitted,
+)
 
 SUCCESS = progress(Status.SUCCESS)
 
@@ -65,3 +78,26 @@ def is_idle(core: Scheduler) -> bool:
 
 def heard(core: Scheduler, now: float) -> None:
     core.handle(came(Heartbeat(P, D.epoch, now)), now)
+
+
+def squeezed() -> Scheduler:
+    """Rooms 1 and 2 need 4 pages each in the end, of 6; each has its first 2, room 1 a token more.
+
+    The first step of both is under way.
+    """
+    core = paired(pages=6, retract_tokens=64)
+    for room in (1, 2):
+        core.handle(submitted(room, tokens=6, most=9), float(room))
+        core.handle(came(progress(Status.SUCCESS, room)), 3.0)
+        core.handle(row_read(room), 3.0)
+    core.handle(done(1), 4.0)
+    return core
+
+
+def retracted() -> tuple[Scheduler, list[Keep]]:
+    """Room 1 needs its last page, so room 2 has left; its 3 pages are on their way to the host."""
+    core = squeezed()
+    for _ in range(9):
+        if keeps := of(core.handle(done(1, 2), 5.0), Keep):
+            return core, keeps
+    raise AssertionError("nobody was retracted")

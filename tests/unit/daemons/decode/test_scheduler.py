@@ -5,36 +5,14 @@ from __future__ import annotations
 import pytest
 
 from daemons.decode.commands import ReadRow, ZeroRow
-from daemons.decode.events import Retract
-from daemons.decode.scheduler import Scheduler
-from daemons.engine.config import EngineConfig
-from daemons.engine.step import (
-    Begin,
-    End,
-    Keep,
-    Kept,
-    Prepare,
-    Prepared,
-    Restore,
-    Restored,
-    Run,
-    StepFailed,
-)
+from daemons.engine.step import Begin, End, Prepared, Run
 from daemons.kv.ledger import Owner
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.generate import FinishReason, LookUp, RouteFailed
 from daemons.protocol.handshake import Abort, Destination, RegisterBuffers
 from daemons.protocol.status import Status
 from daemons.runtime.commands import Connect, Disconnect, Probe, SendHeartbeat
-from daemons.runtime.events import (
-    Cancelled,
-    ConnectionLost,
-    Draining,
-    Finished,
-    Probed,
-    Stopping,
-    Tick,
-)
+from daemons.runtime.events import Cancelled, ConnectionLost, Draining, Probed, Stopping, Tick
 from tests.support.cores import (
     CANCELLED,
     GUIDED,
@@ -60,6 +38,7 @@ from tests.support.decode_scenes import (
     in_transfer,
     is_idle,
     paired,
+    retracted,
     row_read,
     running,
     with_looks,
@@ -98,39 +77,6 @@ def test_a_room_goes_from_request_to_its_last_token() -> None:
     assert of(commands, End) == [End(key())]
     assert of(commands, Run) == []
     assert is_idle(core)
-
-
-def test_pages_are_taken_as_the_text_grows() -> None:
-    core = paired()
-    core.handle(submitted(tokens=4, most=6), 0.0)
-    core.handle(came(SUCCESS), 1.0)
-    ((item,),) = (run.items for run in of(core.handle(row_read(), 1.0), Run))
-    assert item.pages == (0, 1)
-    for step in range(3):
-        core.handle(done(1), 2.0 + step)
-    assert core.pages.free == 6
-    core.handle(done(1), 6.0)
-    assert core.counters["output_tokens"] == 4
-
-
-def test_rooms_join_the_batch_between_steps() -> None:
-    core = running(most=9)
-    core.handle(submitted(2), 1.0)
-    core.handle(came(progress(Status.SUCCESS, 2)), 1.0)
-    assert of(core.handle(row_read(2), 1.0), Run) == []
-    ((one, two),) = (run.items for run in of(core.handle(done(1), 2.0), Run))
-    assert (one.key, two.key) == (key(1), key(2))
-
-
-def test_a_batch_has_so_many_rooms_at_most() -> None:
-    core = paired(engine=EngineConfig(page_size=4, batch_rooms=1))
-    for room in (1, 2):
-        core.handle(submitted(room, most=2), 0.0)
-        core.handle(came(progress(Status.SUCCESS, room)), 1.0)
-        core.handle(row_read(room), 1.0)
-    assert core.recorder.stage(key(2)) == "prebuilt"
-    ((item,),) = (run.items for run in of(core.handle(done(1), 2.0), Run))
-    assert item.key == key(2)
 
 
 # --- refusals at the door ---
@@ -208,40 +154,6 @@ def test_a_room_whose_prefill_is_not_there_holds_up_nobody() -> None:
     core.handle(submitted(1, prefill="p9"), 0.0)
     (where,) = said(core.handle(submitted(2), 0.0), Destination)
     assert where.room == 2
-
-
-# --- forwards that fail ---
-
-
-def test_one_room_of_a_step_may_fail_alone() -> None:
-    core = running()
-    commands = core.handle(done(1, error="bad sampling"), 2.0)
-    assert causes(commands) == [Cause.ENGINE_FAILED]
-    assert is_idle(core)
-
-
-def test_a_step_without_a_token_fails_the_room() -> None:
-    core = running()
-    assert causes(core.handle(done(1, token=0), 2.0)) == [Cause.ENGINE_FAILED]
-
-
-def test_a_step_that_breaks_fails_its_rooms_and_those_that_wait_run() -> None:
-    core = running()
-    core.handle(submitted(2), 1.0)
-    core.handle(came(progress(Status.SUCCESS, 2)), 1.0)
-    core.handle(row_read(2), 1.0)
-    commands = core.handle(StepFailed((key(1),), "out of memory"), 2.0)
-    assert causes(commands) == [Cause.ENGINE_FAILED]
-    ((item,),) = (run.items for run in of(commands, Run))
-    assert item.key == key(2)
-
-
-def test_a_room_that_was_over_ends_with_the_step_that_breaks_as_it_was() -> None:
-    core = running()
-    core.handle(Finished(key()), 1.5)
-    assert causes(core.handle(StepFailed((key(1),), "broke"), 2.0)) == []
-    assert core.recorder.stories(1)[0].failure is None
-    assert is_idle(core)
 
 
 # --- prefills ---
@@ -391,148 +303,6 @@ def test_rooms_get_memory_by_priority_and_age() -> None:
     ]
 
 
-# --- retraction ---
-
-
-def squeezed() -> Scheduler:
-    """Rooms 1 and 2 need 4 pages each in the end, of 6; each has its first 2, room 1 a token more.
-
-    The first step of both is under way.
-    """
-    core = paired(pages=6, retract_tokens=64)
-    for room in (1, 2):
-        core.handle(submitted(room, tokens=6, most=9), float(room))
-        core.handle(came(progress(Status.SUCCESS, room)), 3.0)
-        core.handle(row_read(room), 3.0)
-    core.handle(done(1), 4.0)
-    return core
-
-
-def retracted() -> tuple[Scheduler, list[Keep]]:
-    """Room 1 needs its last page, so room 2 has left; its 3 pages are on their way to the host."""
-    core = squeezed()
-    for _ in range(9):
-        if keeps := of(core.handle(done(1, 2), 5.0), Keep):
-            return core, keeps
-    raise AssertionError("nobody was retracted")
-
-
-def test_rooms_share_pages_that_they_may_not_all_need_where_the_host_helps() -> None:
-    assert len(squeezed().stages.running.rooms) == 2
-    core = paired(pages=6)
-    core.handle(submitted(1, tokens=6, most=9), 1.0)
-    assert said(core.handle(submitted(2, tokens=6, most=9), 2.0), Destination) == []
-
-
-def test_a_step_that_lacks_a_page_retracts_the_room_with_the_least_output() -> None:
-    core, (keep,) = retracted()
-    assert keep == Keep(key(2), (2, 3, 5))
-    assert core.recorder.stage(key(2)) == "retracted"
-    assert core.counters["retractions"] == 1
-    assert core.pages.owner(2) == (Owner.REQUEST, key(2))  # still being read
-
-
-def test_pages_are_free_only_when_they_have_been_copied() -> None:
-    core, _ = retracted()
-    assert core.pages.free == 0
-    commands = core.handle(Kept(key(2)), 5.1)
-    ((item,),) = (run.items for run in of(commands, Run))
-    assert (item.key, item.pages) == (key(1), (0, 1, 4, 5))
-    assert core.pages.free == 2
-
-
-def test_a_retracted_room_comes_back_before_anybody_new_and_goes_on_where_it_was() -> None:
-    core, _ = retracted()
-    core.handle(Kept(key(2)), 5.1)
-    core.handle(submitted(3, tokens=1, most=1), 5.2)
-    assert core.recorder.stage(key(3)) == "prealloc"
-    commands: list[object] = []
-    while not (back := of(commands, Restore)):  # until room 1 has ended
-        commands = list(core.handle(done(1), 6.0))
-    assert core.recorder.stage(key(1)) == ""
-    assert back == [Restore(key(2), (0, 1, 2))]
-    assert core.recorder.stage(key(3)) == "prealloc"
-    commands = list(core.handle(Restored(key(2)), 7.0))
-    assert core.recorder.stage(key(2)) == "running"
-    ((item,),) = (run.items for run in of(commands, Run))
-    assert (item.start, item.pages) == (11, (0, 1, 2))
-    assert core.recorder.stage(key(3)) == "transfer"
-
-
-@pytest.mark.parametrize("when", ["copied out", "kept", "copied back"])
-def test_a_retracted_room_can_be_cancelled_at_any_time(when: str) -> None:
-    core, _ = retracted()
-    if when != "copied out":
-        core.handle(Kept(key(2)), 5.1)
-        core.handle(Finished(key(1)), 5.2)
-    if when == "copied back":
-        assert of(core.handle(done(1), 5.3), Restore)
-    assert causes(core.handle(Cancelled(key(2), CANCELLED), 6.0)) == [Cause.CLIENT_CANCELLED]
-    core.handle(Finished(key(1)), 6.0)
-    if when == "copied out":
-        assert of(core.handle(Kept(key(2)), 6.1), End) == [End(key(2))]
-        core.handle(done(1), 6.2)
-    elif when == "kept":
-        core.handle(done(1), 6.1)
-    else:
-        assert core.pages.owner(0) == (Owner.REQUEST, key(2))  # still being written
-        assert of(core.handle(Restored(key(2)), 6.1), End) == [End(key(2))]
-    assert core.stages.kept_pages == 0
-    assert is_idle(core)
-
-
-def test_a_retracted_room_that_runs_out_of_time_ends() -> None:
-    core, _ = retracted()
-    core.handle(Kept(key(2)), 5.1)
-    heard(core, 700.0)
-    assert Cause.TOTAL_TIMEOUT in causes(core.handle(Tick(), 700.0))
-    assert core.stages.kept_pages == 0
-
-
-def test_a_stop_string_ends_a_retracted_room_well() -> None:
-    core, _ = retracted()
-    assert told(core.handle(Finished(key(2)), 5.1)) == []
-    assert of(core.handle(Kept(key(2)), 5.2), End) == [End(key(2))]
-    assert core.recorder.stories(2)[0].failure is None
-
-
-def test_a_copy_that_breaks_fails_its_room_and_frees_its_pages() -> None:
-    core, _ = retracted()
-    assert causes(core.handle(Kept(key(2), "no memory"), 5.1)) == [Cause.ENGINE_FAILED]
-    assert core.pages.free == 2  # room 1 has the others
-    core, _ = retracted()
-    core.handle(Kept(key(2)), 5.1)
-    core.handle(Finished(key(1)), 5.2)
-    core.handle(done(1), 5.3)
-    assert causes(core.handle(Restored(key(2), "broke"), 5.4)) == [Cause.ENGINE_FAILED]
-    assert is_idle(core)
-
-
-def test_stopping_ends_retracted_rooms_too() -> None:
-    core, _ = retracted()
-    stopping = causes(core.handle(Stopping(), 5.1))
-    assert stopping == [Cause.INSTANCE_STOPPING] * 2
-    core.handle(Kept(key(2)), 5.2)
-    assert is_idle(core)
-
-
-def test_a_room_leaves_the_batch_when_it_is_told_to_and_the_step_is_over() -> None:
-    core = paired(retract_tokens=64)
-    core.handle(submitted(most=9), 0.0)
-    core.handle(came(SUCCESS), 1.0)
-    core.handle(row_read(), 1.0)
-    assert of(core.handle(Retract(key()), 1.1), Keep) == []
-    assert of(core.handle(done(1), 2.0), Keep) == [Keep(key(), (0, 1))]
-    assert of(core.handle(Kept(key()), 2.1), Restore) == [Restore(key(), (0, 1))]  # it is alone
-    assert core.handle(Retract(key(9)), 2.2) == []
-
-
-def test_nobody_leaves_where_the_host_has_no_place() -> None:
-    core = running(most=9)
-    core.handle(Retract(key()), 1.1)
-    assert of(core.handle(done(1), 2.0), Keep) == []
-
-
 # --- the record ---
 
 
@@ -550,22 +320,6 @@ def test_credits_tell_what_is_promised_to_nobody_and_who_waits() -> None:
 
 
 # --- grammars ---
-
-
-def test_a_grammar_is_compiled_from_the_request_on_and_holds_back_its_own_room_only() -> None:
-    core = paired()
-    commands = core.handle(submitted(1, sampling=GUIDED), 0.0)
-    assert of(commands, Prepare) == [Prepare(key(1), GUIDED.grammar)]  # type: ignore[arg-type]
-    assert of(core.handle(submitted(2), 0.0), Prepare) == []
-    for room in (1, 2):
-        core.handle(came(progress(Status.SUCCESS, room)), 1.0)
-        commands = core.handle(row_read(room=room), 1.0)
-        assert [begin.sequence.key for begin in of(commands, Begin)] == [key(room)]
-    ((item,),) = (run.items for run in of(commands, Run))
-    assert item.key == key(2)
-    assert of(core.handle(Prepared(key(1)), 2.0), Run) == []  # a step is under way
-    (run,) = of(core.handle(done(2, token=8), 3.0), Run)
-    assert {item.key for item in run.items} == {key(1), key(2)}
 
 
 def test_a_grammar_that_is_there_before_the_pages_holds_nothing_back() -> None:

@@ -1,4 +1,4 @@
-"""A second step waits behind the one that runs, and nothing that it brings too late is told."""
+"""Steps of the engine, one after the other and one ahead, through the whole core."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from daemons.decode.events import Retract, RowRead
 from daemons.decode.scheduler import Scheduler
 from daemons.engine.config import EngineConfig
-from daemons.engine.step import NEWEST, End, Item, Keep, Run, StepFailed
+from daemons.engine.step import NEWEST, Begin, End, Item, Keep, Prepare, Prepared, Run, StepFailed
 from daemons.kv.ledger import Owner
 from daemons.protocol.causes import Cause
 from daemons.protocol.generate import FinishReason, TokenOut
@@ -19,6 +19,7 @@ from daemons.protocol.status import Status
 from daemons.runtime.events import Cancelled, Finished
 from tests.support.cores import (
     CANCELLED,
+    GUIDED,
     answer,
     came,
     causes,
@@ -31,6 +32,7 @@ from tests.support.cores import (
     submitted,
     told,
 )
+from tests.support.decode_scenes import SUCCESS, is_idle, paired, row_read, running
 
 ENGINE = EngineConfig(page_size=4)
 
@@ -53,9 +55,7 @@ def steps(commands: list[Any]) -> list[tuple[Item, ...]]:
     return [run.items for run in of(commands, Run)]
 
 
-def is_idle(core: Scheduler) -> bool:
-    core.pages.check()
-    return core.pages.free == core.pages.size and not core.busy
+# --- a second step waits behind the one that runs ---
 
 
 def test_the_step_ahead_goes_on_from_what_the_one_before_chooses() -> None:
@@ -171,3 +171,83 @@ def test_a_room_is_retracted_when_no_step_is_under_way_with_all_its_tokens() -> 
     commands = core.handle(done(1, token=8), 3.0)
     assert of(commands, Keep) == [Keep(key(), (0, 1))]
     assert core.stages.retracted.rooms[key()].output == [5, 7, 8]
+
+
+def test_pages_are_taken_as_the_text_grows() -> None:
+    core = paired()
+    core.handle(submitted(tokens=4, most=6), 0.0)
+    core.handle(came(SUCCESS), 1.0)
+    ((item,),) = (run.items for run in of(core.handle(row_read(), 1.0), Run))
+    assert item.pages == (0, 1)
+    for step in range(3):
+        core.handle(done(1), 2.0 + step)
+    assert core.pages.free == 6
+    core.handle(done(1), 6.0)
+    assert core.counters["output_tokens"] == 4
+
+
+def test_rooms_join_the_batch_between_steps() -> None:
+    core = running(most=9)
+    core.handle(submitted(2), 1.0)
+    core.handle(came(progress(Status.SUCCESS, 2)), 1.0)
+    assert of(core.handle(row_read(2), 1.0), Run) == []
+    ((one, two),) = (run.items for run in of(core.handle(done(1), 2.0), Run))
+    assert (one.key, two.key) == (key(1), key(2))
+
+
+def test_a_batch_has_so_many_rooms_at_most() -> None:
+    core = paired(engine=EngineConfig(page_size=4, batch_rooms=1))
+    for room in (1, 2):
+        core.handle(submitted(room, most=2), 0.0)
+        core.handle(came(progress(Status.SUCCESS, room)), 1.0)
+        core.handle(row_read(room), 1.0)
+    assert core.recorder.stage(key(2)) == "prebuilt"
+    ((item,),) = (run.items for run in of(core.handle(done(1), 2.0), Run))
+    assert item.key == key(2)
+
+
+def test_one_room_of_a_step_may_fail_alone() -> None:
+    core = running()
+    commands = core.handle(done(1, error="bad sampling"), 2.0)
+    assert causes(commands) == [Cause.ENGINE_FAILED]
+    assert is_idle(core)
+
+
+def test_a_step_without_a_token_fails_the_room() -> None:
+    core = running()
+    assert causes(core.handle(done(1, token=0), 2.0)) == [Cause.ENGINE_FAILED]
+
+
+def test_a_step_that_breaks_fails_its_rooms_and_those_that_wait_run() -> None:
+    core = running()
+    core.handle(submitted(2), 1.0)
+    core.handle(came(progress(Status.SUCCESS, 2)), 1.0)
+    core.handle(row_read(2), 1.0)
+    commands = core.handle(StepFailed((key(1),), "out of memory"), 2.0)
+    assert causes(commands) == [Cause.ENGINE_FAILED]
+    ((item,),) = (run.items for run in of(commands, Run))
+    assert item.key == key(2)
+
+
+def test_a_room_that_was_over_ends_with_the_step_that_breaks_as_it_was() -> None:
+    core = running()
+    core.handle(Finished(key()), 1.5)
+    assert causes(core.handle(StepFailed((key(1),), "broke"), 2.0)) == []
+    assert core.recorder.stories(1)[0].failure is None
+    assert is_idle(core)
+
+
+def test_a_grammar_is_compiled_from_the_request_on_and_holds_back_its_own_room_only() -> None:
+    core = paired()
+    commands = core.handle(submitted(1, sampling=GUIDED), 0.0)
+    assert of(commands, Prepare) == [Prepare(key(1), GUIDED.grammar)]  # type: ignore[arg-type]
+    assert of(core.handle(submitted(2), 0.0), Prepare) == []
+    for room in (1, 2):
+        core.handle(came(progress(Status.SUCCESS, room)), 1.0)
+        commands = core.handle(row_read(room=room), 1.0)
+        assert [begin.sequence.key for begin in of(commands, Begin)] == [key(room)]
+    ((item,),) = (run.items for run in of(commands, Run))
+    assert item.key == key(2)
+    assert of(core.handle(Prepared(key(1)), 2.0), Run) == []  # a step is under way
+    (run,) = of(core.handle(done(2, token=8), 3.0), Run)
+    assert {item.key for item in run.items} == {key(1), key(2)}
