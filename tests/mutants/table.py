@@ -20,7 +20,7 @@ class Mutant(NamedTuple):
 
 
 QUARANTINE = "daemons/decode/quarantine.py"
-DECODE = "daemons/decode/scheduler.py"
+ADMISSION = "daemons/decode/admission.py"
 DECODE_ENDS = "daemons/decode/ends.py"
 ENGINE_STEPS = "daemons/decode/engine_steps.py"
 RETRACTION = "daemons/decode/retraction.py"
@@ -94,8 +94,8 @@ MUTANTS = (
     ),
     Mutant(
         "a row is offered as it is",
-        DECODE,
-        "            self.out.do(ZeroRow(request.row))\n",
+        ADMISSION,
+        "        self.out.do(ZeroRow(row))\n",
         "",
         SEEDS,
     ),

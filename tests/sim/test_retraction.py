@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from daemons.decode import retraction, scheduler
+from daemons.decode import admission, retraction
 from daemons.decode.budget import Budget
 from daemons.decode.ends import Ends
 from daemons.decode.retracted_queue import RetractedQueue
@@ -101,8 +101,8 @@ def a_queue_forgets_whose_turn_it_is(patch: pytest.MonkeyPatch) -> None:
     def careless(rooms: dict[Any, Any], key: Any, room: Any) -> None:
         rooms[key] = room
 
-    assert scheduler.put_in_turn is put_in_turn
-    patch.setattr(scheduler, "put_in_turn", careless)
+    assert admission.put_in_turn is put_in_turn
+    patch.setattr(admission, "put_in_turn", careless)
 
 
 MUTANTS: list[Mutation] = [
