@@ -26,7 +26,7 @@ ENGINE_STEPS = "daemons/decode/engine_steps.py"
 RETRACTION = "daemons/decode/retraction.py"
 HAND_OVER = "daemons/decode/hand_over.py"
 MEMORY = "daemons/decode/memory.py"
-PREFILL = "daemons/prefill/scheduler.py"
+PREFILL_STEPS = "daemons/prefill/engine_steps.py"
 PREFILL_ENDS = "daemons/prefill/ends.py"
 LANES = "daemons/prefill/write_lanes.py"
 
@@ -264,10 +264,10 @@ MUTANTS = (
     ),
     Mutant(
         "a chunk that was not sent is taken for sent",
-        PREFILL,
+        PREFILL_STEPS,
         "if request.is_skipped:",
         "if False:",
-        f"{CORE}/prefill/test_scheduler.py",
+        f"{CORE}/prefill/test_engine_steps.py",
     ),
     Mutant(
         "pages of a failed room are free while a forward writes them",

@@ -24,10 +24,10 @@ from daemons.decode.request import Request
 from daemons.decode.running_batch import RunningBatch
 from daemons.kv.ledger import OutOfPages
 from daemons.kv.window_table import WindowTable
+from daemons.prefill.admission import Admission as PrefillAdmission
 from daemons.prefill.doubts import Doubts
 from daemons.prefill.ends import Ends as PrefillEnds
 from daemons.prefill.outbox import Outbox as PrefillOutbox
-from daemons.prefill.scheduler import Scheduler as PrefillCore
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.handshake import Fence
 from daemons.runtime.liveness import Liveness
@@ -157,13 +157,13 @@ def failed_is_said_while_writes_are_under_way(patch: pytest.MonkeyPatch) -> None
 
 
 def an_abort_is_answered_at_once(patch: pytest.MonkeyPatch) -> None:
-    abort = PrefillCore._abort
+    abort = PrefillAdmission.abort
 
-    def hasty(self: PrefillCore, message: object) -> None:
-        abort(self, message)  # type: ignore[arg-type]
+    def hasty(self: PrefillAdmission, message: object, now: float) -> None:
+        abort(self, message, now)  # type: ignore[arg-type]
         self.out.answer(message, Fence.CLEAN)  # type: ignore[arg-type]
 
-    patch.setattr(PrefillCore, "_abort", hasty)
+    patch.setattr(PrefillAdmission, "abort", hasty)
 
 
 def a_row_is_not_zeroed(patch: pytest.MonkeyPatch) -> None:
