@@ -38,6 +38,7 @@ from daemons.transfer.shares import share_of
 NAME = "cma"
 MAPPED = "shm"  # the transport to a peer whose pool is mapped
 LEAST_BYTES = 4096  # of a comb; below, the kernel is faster at going through them one by one
+TRIES = 3  # of the copier, which wants a peer to show the same until a write has ended
 
 
 def create(config: TransferConfig, host: str) -> Cma:
@@ -170,22 +171,31 @@ class Cma:
             self._neighbours.close()
 
     def _write(self, session: str, copies: CopyTable) -> None:
-        if self._mover is None or not self._is_moved(self._mover, session, copies):
-            self._write_otherwise(session, copies)
+        if self._mover is None:
+            left: Neighbour | None = self._met(session)
+        else:
+            left = self._moved(self._mover, session, copies)
+        if left is not None:
+            self._write_otherwise(left, copies, session)
 
-    def _is_moved(self, mover: Mover, session: str, copies: CopyTable) -> bool:
-        """Have the copier write, and say whether it did: not what is not all mapped."""
-        peer = self._neighbours.get(session) or self._met(session)
-        while True:
+    def _moved(self, mover: Mover, session: str, copies: CopyTable) -> Neighbour | None:
+        """Have the copier write; return the peer when it does not: not all is mapped.
+
+        A peer that shows something new each time gets no more tries than others: no peer holds up
+        the lane that writes to it.
+        """
+        look = self._met
+        peer = self._neighbours.get(session) or look(session)
+        for _ in range(TRIES):
             match mover.move(copies, self._laid, peer.target, self._end_at, CALL_BYTES):
                 case Moved.DONE:
-                    return True
+                    return None
                 case Moved.STRAY:
-                    return False
-                case Moved.UNLIKE:
-                    peer = self._met(session)
-                case _:
-                    peer = self._look_again(session)  # it shows something new: all once more
+                    return peer
+                case Moved.CHANGED | Moved.CLOSED:  # some was written: no more is it nothing
+                    look = self._look_again
+            peer = look(session)
+        return peer
 
     def _met(self, session: str) -> Neighbour:
         try:
@@ -193,9 +203,8 @@ class Cma:
         except NotThere as error:
             raise PeerGone(f"{session}: {error}") from error
 
-    def _write_otherwise(self, session: str, copies: CopyTable) -> None:
+    def _write_otherwise(self, peer: Neighbour, copies: CopyTable, session: str) -> None:
         """Write what the copier does not: memory that is not mapped, or without a copier."""
-        peer = self._met(session)
         found = combs(copies)
         small = sum(comb.bytes for comb in found) < len(found) * LEAST_BYTES
         if (small and peer.is_open) or not self._are_sources(found):

@@ -198,6 +198,51 @@ def test_a_write_that_the_copier_broke_off_is_a_settled_cut(
     sender._end.value = 0
 
 
+@pytest.mark.parametrize("answer", [None, Moved.CHANGED])
+def test_a_peer_that_shows_something_new_each_time_holds_nobody_up(
+    compiled: tuple[Cma, Cma], monkeypatch: pytest.MonkeyPatch, answer: Moved | None
+) -> None:
+    sender, receiver = compiled
+    assert sender._mover is not None
+    source, target, copies = paired(compiled, 1 << 16)
+    real, extra = sender._mover.move, []
+
+    def busy(*args: Any) -> int:
+        extra.append(memory(64))
+        assert len(extra) < 50, "it is tried for ever"
+        receiver.register([extra[-1][1]])
+        moved = real(*args)
+        assert moved == Moved.UNLIKE
+        return moved if answer is None else answer
+
+    sender.write(receiver.session, copies)
+    target[:] = 0
+    monkeypatch.setattr(sender._mover, "move", busy)
+    sender.write(receiver.session, copies)
+    rows = target.reshape(-1, 2, cma.LEAST_BYTES)
+    assert np.array_equal(rows[:, 0], source.reshape(rows.shape)[:, 0])
+
+
+def test_a_peer_that_closes_after_some_was_written_is_a_cut_and_not_gone(
+    compiled: tuple[Cma, Cma], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, receiver = compiled
+    assert sender._mover is not None
+    _source, _target, copies = paired(compiled, 1 << 16)
+    sender.write(receiver.session, copies)
+    answers = [Moved.CHANGED, Moved.UNLIKE]
+
+    def changing(*args: Any) -> int:
+        if len(answers) == 1:
+            receiver.close()
+        return answers.pop(0)
+
+    monkeypatch.setattr(sender._mover, "move", changing)
+    with pytest.raises(WriteCut, match="has closed") as cut:
+        sender.write(receiver.session, copies)
+    assert cut.value.settled
+
+
 def test_what_is_registered_later_can_be_written_later(pair: tuple[Cma, Cma]) -> None:
     sender, receiver = pair
     (_, ours), (first, one), (second, other) = memory(64), memory(64), memory(64)
