@@ -22,7 +22,11 @@ PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def free_bytes(place: Place) -> int:
-    """Return how much memory a place has left."""
+    """Return how much memory a place has left, in bytes.
+
+    Raises:
+        OperatorError: the kernel does not say.
+    """
     if not place.is_cpu:
         return int(torch.cuda.mem_get_info(place.device)[0])
     return min([_available(PROC), *_left(PROC, CGROUPS)])
@@ -110,17 +114,26 @@ def no_memory(what: str, needed: int, place: Place) -> OperatorError:
 
 
 def _available(proc: Path) -> int:
-    for line in (proc / "meminfo").read_text().splitlines():
+    hint = "workers want the whole of /proc, as a Linux of 3.14 or later has it (ProcSubset=all)"
+    try:
+        lines = (proc / "meminfo").read_text().splitlines()
+    except OSError as error:
+        raise OperatorError(f"{error.filename} cannot be read: {error.strerror}", hint) from error
+    for line in lines:
         name, _, rest = line.partition(":")
         if name == "MemAvailable":
             return int(rest.split()[0]) * KIB
-    raise OperatorError("/proc/meminfo has no MemAvailable", "set engine.kv_tokens")
+    raise OperatorError(f"{proc / 'meminfo'} has no MemAvailable", hint)
 
 
 def _left(proc: Path, cgroups: Path) -> list[int]:
     """Return what each control group that limits memory has left, by both versions' files."""
-    found = []
-    for line in (proc / "self/cgroup").read_text().splitlines():
+    found: list[int] = []
+    try:
+        lines = (proc / "self/cgroup").read_text().splitlines()
+    except FileNotFoundError:  # a kernel without control groups
+        return found
+    for line in lines:
         number, controllers, path = line.split(":", 2)
         if number == "0":
             root, names = cgroups, ("memory.max", "memory.current")

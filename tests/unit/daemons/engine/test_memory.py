@@ -70,6 +70,18 @@ def test_a_kernel_that_does_not_say_is_the_operators_error(kernel: Path) -> None
         free_bytes(CPU)
 
 
+def test_where_proc_is_hidden_the_operator_is_told_what_is_wanted(kernel: Path) -> None:
+    (kernel / "proc/meminfo").unlink()
+    with pytest.raises(OperatorError, match="meminfo cannot be read: No such file") as caught:
+        free_bytes(CPU)
+    assert "ProcSubset=all" in caught.value.hint
+
+
+def test_a_kernel_without_control_groups_limits_nothing(kernel: Path) -> None:
+    (kernel / "proc/self/cgroup").unlink()
+    assert free_bytes(CPU) == 8 * GIB
+
+
 def test_this_machine_has_some_memory_left() -> None:
     assert free_bytes(CPU) > 1 << 20
 
