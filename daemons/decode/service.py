@@ -14,7 +14,7 @@ from daemons.protocol.generate import Ask, Chaos
 from daemons.protocol.handshake import RegisterBuffers
 from daemons.protocol.metadata import ROW_BYTES, unpack
 from daemons.protocol.topology import Role
-from daemons.rank.equipment import Equipment, Wants, equip
+from daemons.rank.equipment import Equipment, equip
 from daemons.rank.forward_lane import ForwardLane
 from daemons.rank.report import Report
 from daemons.runtime.commands import Disconnect
@@ -88,16 +88,7 @@ def buffers_of(equipment: Equipment, config: DecodeConfig) -> RegisterBuffers:
 def run_rank(flags: Flags) -> int:
     """Run one decode rank until its front says stop."""
     config = read_settings(flags.file.cluster, flags.instance, DecodeConfig)
-    wants = Wants(
-        config.host,
-        config.bind,
-        config.advertise,
-        config.rows,
-        config.engine,
-        config.transfer,
-        window_rooms(config.engine),
-    )
-    equipment = equip(flags, Role.DECODE, wants)
+    equipment = equip(flags, Role.DECODE, config, window_rooms(config.engine))
     buffers = buffers_of(equipment, config)
     engine = equipment.engine
     pool = WindowPool(engine.windows, engine.window_pages)

@@ -14,7 +14,7 @@ from daemons.prefill.scheduler import Scheduler
 from daemons.prefill.write_lanes import Source, WriteLanes
 from daemons.protocol.generate import Ask, Chaos
 from daemons.protocol.topology import Role
-from daemons.rank.equipment import Equipment, Wants, equip
+from daemons.rank.equipment import Equipment, equip
 from daemons.rank.forward_lane import ForwardLane
 from daemons.rank.report import Report
 from daemons.runtime.commands import Disconnect
@@ -78,16 +78,7 @@ class Shell:
 def run_rank(flags: Flags) -> int:
     """Run one prefill rank until its front says stop."""
     config = read_settings(flags.file.cluster, flags.instance, PrefillConfig)
-    wants = Wants(
-        config.host,
-        config.bind,
-        config.advertise,
-        config.rows,
-        config.engine,
-        config.transfer,
-        window_rooms(config.engine),
-    )
-    equipment = equip(flags, Role.PREFILL, wants)
+    equipment = equip(flags, Role.PREFILL, config, window_rooms(config.engine))
     engine = equipment.engine
     window = WindowPool(engine.windows, engine.window_pages)
     decodes = Decodes(engine.fingerprint, engine.kv_regions(), window=window)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 import zmq
 
@@ -98,21 +98,44 @@ class Equipment:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Wants:
-    """The settings that both kinds of worker have, whichever file section they came from."""
+class Wants(Protocol):
+    """The settings that both kinds of worker have; see their ``config.py``."""
 
-    host: str
-    bind: str
-    advertise: str
-    rows: int
-    engine: EngineConfig
-    transfer: TransferConfig
-    window_rooms: int  # how many rooms hold pages of layers with a window at once
+    @property
+    def host(self) -> str:
+        """On which of the file's hosts it runs."""
+        ...
+
+    @property
+    def bind(self) -> str:
+        """Address to listen on, "": the host's."""
+        ...
+
+    @property
+    def advertise(self) -> str:
+        """Address told to others, "": the host's."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """Rows of metadata."""
+        ...
+
+    @property
+    def engine(self) -> EngineConfig:
+        """Of the model and its memory."""
+        ...
+
+    @property
+    def transfer(self) -> TransferConfig:
+        """Of the backend."""
+        ...
 
 
-def equip(flags: Flags, role: Role, wants: Wants) -> Equipment:
+def equip(flags: Flags, role: Role, wants: Wants, window_rooms: int) -> Equipment:
     """Load the model, register all memory with the backend, bind the inbox, meet the front.
+
+    ``window_rooms`` is how many rooms hold pages of layers with a window at once.
 
     Raises:
         OperatorError: the model, the device or the backend cannot be had.
@@ -128,7 +151,7 @@ def equip(flags: Flags, role: Role, wants: Wants) -> Equipment:
         wants.engine, sorted(os.sched_getaffinity(0)), *place_on_host(cluster, me.instance)
     )
     directory = model_directory(cluster.model)
-    engine = Engine.load(settings, directory, window_rooms=wants.window_rooms)
+    engine = Engine.load(settings, directory, window_rooms=window_rooms)
     engine.warm_up()
     rows = RowMemory(wants.rows)
     backend, steps, hooks = create(wants.transfer, host), cast(Steps, engine), None

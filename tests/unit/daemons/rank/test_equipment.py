@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,26 +18,30 @@ from daemons.protocol.handshake import Heartbeat
 from daemons.protocol.ids import PeerId
 from daemons.protocol.seal import Sealer
 from daemons.protocol.topology import Role
-from daemons.rank.equipment import Wants, equip
+from daemons.rank.equipment import Equipment, equip
 from daemons.runtime.mailbox import zmq_address
 from daemons.runtime.worker import Flags
 from daemons.transfer.config import TransferConfig
 from tests.support.checkpoints import checkpoint
 
 ENGINE = EngineConfig(dtype="fp32", device="cpu", kv_tokens=64, page_size=16)
+LOOPBACK = TransferConfig(backend="loopback")
 
 
-def wants(**other: object) -> Wants:
-    usual = {
-        "host": "local",
-        "bind": "",
-        "advertise": "",
-        "rows": 4,
-        "engine": ENGINE,
-        "transfer": TransferConfig(backend="loopback"),
-        "window_rooms": 2,
-    }
-    return Wants(**{**usual, **other})  # type: ignore[arg-type]
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Those of a small worker, of neither kind."""
+
+    host: str = "local"
+    bind: str = ""
+    advertise: str = ""
+    rows: int = 4
+    engine: EngineConfig = ENGINE
+    transfer: TransferConfig = LOOPBACK
+
+
+def made(flags: Flags) -> Equipment:
+    return equip(flags, Role.DECODE, Settings(), window_rooms=2)
 
 
 def flags(folder: Path, model: str) -> Flags:
@@ -56,7 +61,7 @@ def front(tmp_path: Path) -> Iterator[zmq.Socket[bytes]]:
 
 
 def test_a_rank_tells_its_front_what_it_has(tmp_path: Path, front: zmq.Socket[bytes]) -> None:
-    equipment = equip(flags(tmp_path, str(checkpoint("llama"))), Role.DECODE, wants())
+    equipment = made(flags(tmp_path, str(checkpoint("llama"))))
     equipment.announce()
     assert front.poll(5000)
     ready = decode_to_front(front.recv())
@@ -73,7 +78,7 @@ def test_a_model_that_is_not_there_is_the_operators_error(
     tmp_path: Path, front: zmq.Socket[bytes]
 ) -> None:
     with pytest.raises(OperatorError, match="no model"):
-        equip(flags(tmp_path, str(tmp_path / "nothing")), Role.DECODE, wants())
+        made(flags(tmp_path, str(tmp_path / "nothing")))
 
 
 @pytest.mark.parametrize("keyed", [True, False])
@@ -86,7 +91,7 @@ def test_a_rank_of_a_cluster_with_a_key_reads_sealed_messages_only(
         secret = make_key(tmp_path / "key").plane
         given.file.path.write_text(given.file.path.read_text() + "key_file: key\n")
         given = Flags(load(given.file.path), "d0", 0, 77, given.link)
-    equipment = equip(given, Role.DECODE, wants())
+    equipment = made(given)
     heartbeat = encode(Heartbeat(PeerId("p0", 5), 77, 1.0))
     way = equipment.context.socket(zmq.PUSH)
     way.connect(zmq_address("127.0.0.1", equipment.mailbox.port))
