@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
+from time import monotonic
 
+ENDS_KEPT = 256  # forwards whose end is remembered
 BROKEN_KEPT = 256  # forwards that broke; whoever follows one looks many times before the next
 
 
@@ -27,6 +29,7 @@ class Progress:
         self._step = 0
         self._ended = 0
         self._broken: deque[int] = deque(maxlen=BROKEN_KEPT)
+        self._ends: list[tuple[int, float]] = [(0, 0.0)] * ENDS_KEPT
 
     def begin(self, step: int) -> None:
         """Forward ``step`` begins; numbers only rise."""
@@ -40,6 +43,7 @@ class Progress:
 
     def end(self, step: int) -> None:
         """All of a forward is in the pool."""
+        self._ends[step % ENDS_KEPT] = step, monotonic()
         self._ended = step
 
     def broke(self, step: int) -> None:
@@ -52,6 +56,11 @@ class Progress:
         if step <= self._ended:
             return self.layers
         return min(self._done.value, self.layers) if step == self._step else 0
+
+    def ended_s(self, step: int) -> float | None:
+        """Return when a forward was all in the pool (monotonic); None: not yet, or long ago."""
+        number, at_s = self._ends[step % ENDS_KEPT]
+        return at_s if 0 < step == number else None
 
     def is_under_way(self, step: int) -> bool:
         """Say whether a forward has begun and not ended."""

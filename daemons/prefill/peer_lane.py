@@ -40,6 +40,7 @@ class Task:
     itinerary: Itinerary | None = None  # None: it has not been planned
     is_prepared: bool = False  # as far as it can be ahead of its turn
     ready_s: float | None = None  # since when something could be done for it
+    served_s: float = field(default_factory=monotonic)  # when it came, or was written last
     sent_bytes: int = 0
     early_bytes: int = 0
 

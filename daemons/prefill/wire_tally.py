@@ -1,13 +1,15 @@
 """What went over the wire to each decode, counted by the lanes and read for the status.
 
 Times in a queue and on the wire are histograms of all rooms together. ``share`` is the part of the
-last seconds in which the lane was writing: near 1 the wire, or the peer, is what rooms wait for.
+last seconds in which the lane was writing, to whatever end: near 1 the wire, or the peer, is what
+rooms wait for.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -30,6 +32,7 @@ class Count:
     busy_s: float = 0.0  # of the last seconds
     of_s: float = 0.0
     seen_s: float = 0.0
+    is_writing: bool = False
 
 
 class WireTally:
@@ -51,8 +54,21 @@ class WireTally:
             count.copies += copies
             count.unmerged += unmerged
             count.writing = count.writing.with_one(took_s)
+
+    @contextmanager
+    def busy(self, peer: str) -> Iterator[None]:
+        """Count the time of a write while it lasts, also of one that stands still, or fails."""
+        self._turn(peer, is_writing=True)
+        try:
+            yield
+        finally:
+            self._turn(peer, is_writing=False)
+
+    def _turn(self, peer: str, *, is_writing: bool) -> None:
+        with self._lock:
+            count = self._count(peer)
             self._age(count)
-            count.busy_s += took_s
+            count.is_writing = is_writing
 
     def waited(self, peer: str, waited_s: float) -> None:
         """Count how long a write that could have begun stood behind others."""
@@ -89,7 +105,8 @@ class WireTally:
 
     def _age(self, count: Count) -> None:
         now_s = self._clock()
-        count.of_s += now_s - count.seen_s
-        count.seen_s = now_s
+        passed_s, count.seen_s = now_s - count.seen_s, now_s
+        count.of_s += passed_s
+        count.busy_s += passed_s if count.is_writing else 0.0
         while count.of_s > 2 * SHARE_S:
             count.of_s, count.busy_s = count.of_s / 2, count.busy_s / 2

@@ -166,10 +166,13 @@ class WriteLanes:
 
     def _begin_waiting(self, task: Task) -> None:
         """Count how long a write has waited for its turn, and begin to wait for the next one."""
-        now_s = time.monotonic()
-        if task.ready_s is not None:
-            self.tally.waited(task.command.peer.instance, now_s - task.ready_s)
-        task.ready_s = None
+        ready_s, task.ready_s = task.ready_s, None
+        if ready_s is None:
+            return
+        ended_s = self._source.progress.ended_s(task.command.step)
+        if ended_s is not None:  # the lane was busy then, and has looked later
+            ready_s = min(ready_s, max(ended_s, task.served_s))
+        self.tally.waited(task.command.peer.instance, time.monotonic() - ready_s)
 
     def _write_slice(self, task: Task, way: _Way, layers: int) -> None:
         """Write a quantum of the layers that are done, or what is left of them."""
@@ -221,9 +224,11 @@ class WriteLanes:
 
     def _timed(self, task: Task, way: _Way, some: CopyTable) -> None:
         sent_bytes, peer = some.total_bytes, way.buffers.session
-        began_s = time.monotonic()
-        self._backend.write(peer, some)
-        took_s = time.monotonic() - began_s
+        with self.tally.busy(task.command.peer.instance):
+            began_s = time.monotonic()
+            self._backend.write(peer, some)
+            task.served_s = time.monotonic()
+        took_s = task.served_s - began_s
         self._wrote(sent_bytes, took_s)
         self.tally.wrote(
             task.command.peer.instance,

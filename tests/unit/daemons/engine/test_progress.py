@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from daemons.engine.progress import BROKEN_KEPT, Progress
+from daemons.engine.progress import BROKEN_KEPT, ENDS_KEPT, Progress
 
 
 def test_layers_count_from_the_first_and_only_in_turn() -> None:
@@ -54,3 +54,16 @@ def test_kernels_raise_the_count_by_its_address() -> None:
     progress.begin(1)
     ctypes.c_int64.from_address(progress.address).value = 1
     assert progress.layers_of(1) == 1
+
+
+def test_when_a_forward_ended_is_remembered_for_a_while() -> None:
+    progress = Progress(1)
+    assert progress.ended_s(0) is progress.ended_s(1) is None
+    for step in (1, 2, 1 + ENDS_KEPT):
+        progress.begin(step)
+        progress.end(step)
+    second_s, last_s = progress.ended_s(2), progress.ended_s(1 + ENDS_KEPT)
+    assert progress.ended_s(1) is None
+    assert second_s is not None
+    assert last_s is not None
+    assert second_s <= last_s

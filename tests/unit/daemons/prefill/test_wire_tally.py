@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from daemons.prefill.wire_tally import WireTally
+from daemons.transfer.backend import WriteCut
 
 
 @dataclass
@@ -35,12 +37,31 @@ def test_counts_are_kept_by_peer() -> None:
 def test_the_share_is_of_the_last_seconds() -> None:
     clock = Clock()
     tally = WireTally(clock)
-    tally.wrote("d0", 1, 1, 1, 0.0, "tcp")
-    clock.now_s += 10
-    tally.wrote("d0", 1, 1, 1, 5.0, "tcp")
+    tally.waited("d0", 0.0)
+    clock.now_s += 5
+    with tally.busy("d0"):
+        clock.now_s += 5
     assert tally.wires()["d0"].share == 0.5
     clock.now_s += 1000
     assert tally.wires()["d0"].share < 0.1
+
+
+def test_a_write_that_stands_still_has_its_share_before_it_is_over() -> None:
+    clock = Clock()
+    tally = WireTally(clock)
+    with tally.busy("d0"):
+        clock.now_s += 8
+        assert tally.wires()["d0"].share == 1.0
+
+
+def test_a_write_that_failed_has_had_its_share() -> None:
+    clock = Clock()
+    tally = WireTally(clock)
+    with suppress(WriteCut), tally.busy("d0"):
+        clock.now_s += 8
+        raise WriteCut("reset")
+    clock.now_s += 8
+    assert tally.wires()["d0"].share == 0.5
 
 
 def test_nobody_was_written_to_is_told_as_nothing() -> None:

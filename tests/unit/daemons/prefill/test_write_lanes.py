@@ -431,6 +431,19 @@ def test_what_went_over_the_wire_is_counted_by_peer() -> None:
     assert sum(wire.writing.counts) == 1
 
 
+@pytest.mark.parametrize(("served_s", "waited_s"), [(60.0, 50), (20.0, 20)])
+def test_a_write_has_waited_since_its_forward_ended_however_late_the_lane_has_looked(
+    monkeypatch: pytest.MonkeyPatch, served_s: float, waited_s: int
+) -> None:
+    bench, now_s = Bench(), time.monotonic()
+    lanes = bench.lanes()
+    monkeypatch.setattr("daemons.engine.progress.monotonic", lambda: now_s - 50)
+    bench.progress.begin(7)
+    bench.progress.end(7)
+    lanes._begin_waiting(Task(FOLLOWS, ready_s=now_s, served_s=now_s - served_s))
+    assert lanes.tally.wires()["d0"].queued.sum_s // 10 * 10 == waited_s
+
+
 def test_of_a_layer_with_a_window_only_what_is_seen_later_is_sent() -> None:
     bench = Bench(progress=Progress(2))
     source = Source(
