@@ -22,11 +22,11 @@ from daemons.transfer import sockets
 from daemons.transfer.backend import Copies, Copy, PeerGone, WriteCut
 from daemons.transfer.mooncake_engine import Engine, Sent
 from daemons.transfer.mooncake_env import PORTS
+from daemons.transfer.naps import Naps
 
 PIECE_BYTES = 4 << 20  # longer copies are split, so that progress can be seen
 WINDOW_BYTES = 64 << 20  # begun and not yet acknowledged
 STALL_S = 0.5  # below the shortest progress timeout, 2 s
-NAPS_S = (0.00005, 0.001)  # between two questions: from, to
 
 
 class Limits(NamedTuple):
@@ -88,24 +88,25 @@ class Sender:
         piece = next(pieces, None)
         window = 0
         moved_s = looked_s = time.monotonic()
-        nap_s = NAPS_S[0]
+        naps = Naps(moved_s)
         while begun or piece is not None:
             while piece is not None and len(begun) < self._limits.copies and window < WINDOW_BYTES:
                 begun.append((self._begin(piece), piece.bytes))
                 window += piece.bytes
                 piece = next(pieces, None)
             done = self._settled(begun)
-            window -= done
             now_s = time.monotonic()
             if done:
-                moved_s, nap_s = now_s, NAPS_S[0]
-                continue
+                moved_s = now_s
+                window -= done
+                naps.moved(done)
+                if piece is not None or not begun:
+                    continue  # nobody sleeps while more can be begun
             if now_s - max(moved_s, looked_s) > STALL_S:
                 self._drop_unsent()
                 looked_s = now_s
             self._check_time(now_s - moved_s, len(begun))
-            time.sleep(nap_s)
-            nap_s = min(2 * nap_s, NAPS_S[1])
+            time.sleep(naps.next_s(now_s, window))
 
     def end(self) -> None:
         """End the engine; its connections are reset, so that the kernel sends no more either."""
