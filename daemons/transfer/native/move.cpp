@@ -180,13 +180,13 @@ int32_t pd_move(const Comb *combs, int64_t count, const Regions *ours, const Nei
                 const int32_t *closed, int64_t call_bytes) {
     if (!is_as_found(*peer)) return UNLIKE;
     const Regions &theirs = peer->regions;
-    int64_t bytes = 0;
+    int64_t bytes = 0;  // of each comb as far as it tells: its product is any number
     for (int64_t i = 0; i < count; i++) {
         const Comb &comb = combs[i];
         if (!region_of(*ours, comb.source, comb.length, comb.teeth, comb.source_step) ||
             !shift_of(theirs, comb))
             return STRAY;
-        bytes += comb.length * comb.teeth;
+        bytes += int64_t(std::min<__int128>(STREAMED, __int128(comb.length) * comb.teeth));
     }
     const bool streamed = bytes >= STREAMED;
     int64_t moved = 0;  // since the last look
@@ -204,8 +204,10 @@ int32_t pd_move(const Comb *combs, int64_t count, const Regions *ours, const Nei
             }
             copy(part, shift, streamed);
             moved += part_bytes;
-            part.source += part.teeth * part.source_step;
-            part.target += part.teeth * part.target_step;
+            if (left > part.teeth) {  // a single piece's steps are any numbers
+                part.source += part.teeth * part.source_step;
+                part.target += part.teeth * part.target_step;
+            }
             part.teeth = left - part.teeth;
         }
     }

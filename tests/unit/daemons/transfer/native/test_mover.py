@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daemons.cluster.compiled import COMPILERS, OPTIONS
 from daemons.transfer.backend import Comb, Copy, CopyTable, Region, table
 from daemons.transfer.deaths import Life
 from daemons.transfer.memory import Registered
@@ -26,12 +29,25 @@ BYTES = 1 << 18  # of each side: more than what is kept in the caches
 FAR = 1 << 40  # from what the neighbour calls a byte to where it is here
 
 
+# What another processor's copier is made of, and one that stops at what C++ does not define.
+BUILDS = {
+    "avx": ("-mno-avx512f",),
+    "sse2": ("-mno-avx",),
+    "no vectors": ("-U__AVX512F__", "-U__AVX__", "-U__SSE2__"),
+    "checked": ("-O1", "-fsanitize=undefined", "-fno-sanitize-recover=all"),
+}
+
+
 def array(length: int, value: int = 0) -> np.ndarray:
-    """Return memory that begins with a cache line."""
-    raw = np.zeros(length + 64, dtype=np.uint8)
-    at = -raw.ctypes.data % 64
-    raw[:] = value
-    return raw[at : at + length]
+    """Return memory that begins with a cache line, and whose last page is followed by none."""
+    pages = -(-length // mmap.PAGESIZE)
+    memory = mmap.mmap(-1, (pages + 2) * mmap.PAGESIZE)
+    raw = np.frombuffer(memory, dtype=np.uint8)
+    first = raw.ctypes.data
+    for edge in (first, first + (pages + 1) * mmap.PAGESIZE):
+        assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(edge), mmap.PAGESIZE, 0) == 0
+    raw[mmap.PAGESIZE : mmap.PAGESIZE + length] = value
+    return raw[mmap.PAGESIZE : mmap.PAGESIZE + length]
 
 
 HALVES = (Region(FAR, BYTES // 2), Region(FAR + BYTES // 2, BYTES // 2))
@@ -48,6 +64,7 @@ class Sides:
     closed: np.ndarray = field(default_factory=lambda: array(4))
     regions: tuple[Region, ...] = HALVES
     places: tuple[int | None, ...] = (0, BYTES // 2)  # of regions in ``there``; None: not mapped
+    mover: Mover = field(default_factory=copier)
 
     def __post_init__(self) -> None:
         self.here[:] = np.random.default_rng(1).integers(1, 256, BYTES, dtype=np.uint8)
@@ -65,7 +82,7 @@ class Sides:
         page = found or self.notice.tobytes()
         target = Target(Laid(theirs, np.array(shifts)), self.notice.ctypes.data, page, self.life)
         closed = self.closed.ctypes.data
-        return copier().move(self.placed(copies), Laid(ours), target, closed, call_bytes)
+        return self.mover.move(self.placed(copies), Laid(ours), target, closed, call_bytes)
 
     def placed(self, copies: CopyTable) -> CopyTable:
         """Return copies of offsets as copies of addresses."""
@@ -86,8 +103,23 @@ def life() -> Life:
 
 @pytest.fixture
 def sides(life: Life) -> Sides:
-    copier()
     return Sides(life.file)
+
+
+@pytest.fixture(scope="module", params=["ours", *BUILDS])
+def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mover:
+    """A copier, by what it is made of."""
+    ours = copier()
+    if request.param == "ours":
+        return ours
+    compiler = next(filter(None, map(shutil.which, COMPILERS)))
+    path = tmp_path_factory.mktemp("copier") / "copier.so"
+    source = module.COPIER.folder / module.COPIER.main
+    command = [compiler, *OPTIONS, *BUILDS[request.param], str(source), "-o", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"no such copier can be built here: {done.stderr.strip()}")
+    return Mover(path)
 
 
 def expected(here: np.ndarray, copies: Sequence[Copy]) -> np.ndarray:
@@ -129,13 +161,14 @@ def some_combs(draw: st.DrawFn) -> list[Comb]:
     return found
 
 
+@settings(deadline=None)
 @given(some_combs(), st.sampled_from([1, 5000, 100_000, 1 << 20]))
 def test_every_byte_lands_where_it_belongs_and_no_other_is_touched(
-    life: Life, combs: list[Comb], call_bytes: int
+    life: Life, build: Mover, combs: list[Comb], call_bytes: int
 ) -> None:
     single = [copy for comb in combs for copy in copies_of(comb)]
     for copies in (CopyTable.of(combs), table(single)):
-        sides = Sides(life.file)
+        sides = Sides(life.file, mover=build)
         assert sides.move(copies, call_bytes) == Moved.DONE
         assert np.array_equal(sides.there, expected(sides.here, single))
 
@@ -163,14 +196,17 @@ def test_single_pieces_on_both_sides_of_a_border_go_to_their_own_regions(sides: 
     assert not sides.there[4096:12288].any()
 
 
-edges = st.sampled_from([-(1 << 63), -BYTES, -1, 0, 1, BYTES // 2 - 1, BYTES // 2, BYTES, 1 << 62])
+edges = st.sampled_from(
+    [-(1 << 63), -BYTES, -1, 0, 1, BYTES // 2 - 1, BYTES // 2, BYTES, (1 << 63) - 1]
+)
 
 
+@settings(deadline=None)
 @given(edges, edges, st.integers(-2, 200_000), st.integers(0, 5), edges, edges)
 def test_what_leaves_a_region_is_a_stray_as_the_tables_of_memory_say(
-    life: Life, source: int, target: int, length: int, teeth: int, of: int, to: int
+    life: Life, build: Mover, source: int, target: int, length: int, teeth: int, of: int, to: int
 ) -> None:
-    sides = Sides(life.file)
+    sides = Sides(life.file, mover=build)
     ours, theirs = Registered(), Registered()
     ours.add([Region(0x1000, BYTES)])
     theirs.add([Region(0x1000, BYTES // 2), Region(0x1000 + BYTES // 2, BYTES // 2)])
@@ -181,6 +217,16 @@ def test_what_leaves_a_region_is_a_stray_as_the_tables_of_memory_say(
     assert moved == (Moved.DONE if known else Moved.STRAY)
     if not known:
         assert not sides.there.any()
+
+
+@pytest.mark.parametrize("step", [(1 << 63) - 1, -(1 << 63)])
+def test_the_step_of_a_single_piece_is_any_number(sides: Sides, build: Mover, step: int) -> None:
+    sides.mover = build
+    combs = [Comb(at, at, 64, 1, step, step) for at in (0, 64, 300)]
+    assert sides.move(CopyTable.of(combs)) == Moved.DONE
+    assert np.array_equal(
+        sides.there, expected(sides.here, [c for x in combs for c in copies_of(x)])
+    )
 
 
 def test_a_region_that_is_not_mapped_takes_nothing(sides: Sides) -> None:
