@@ -1,4 +1,4 @@
-"""A decode core at places of a room's way, and looks at it."""
+"""Scenes for scripts about the decode core: a room as far as a script begins, and what is left."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ def paired(**settings: object) -> Scheduler:
 
 
 def row_read(room: int = 1, first: int = 5, cached: int = 0) -> RowRead:
+    """The row of a room is right."""
     return RowRead(key(room), RowState.RIGHT, Row(key(room), TokenOut(first), cached))
 
 
@@ -70,6 +71,7 @@ def with_looks(
 
 
 def is_idle(core: Scheduler) -> bool:
+    """Nothing is left of any room."""
     core.pages.check()
     core.rows.check()
     everything_free = core.pages.free == core.pages.size and core.rows.free == core.rows.size
@@ -77,6 +79,7 @@ def is_idle(core: Scheduler) -> bool:
 
 
 def heard(core: Scheduler, now: float) -> None:
+    """Let p0 give a sign of life."""
     core.handle(came(Heartbeat(P, D.epoch, now)), now)
 
 

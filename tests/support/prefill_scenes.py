@@ -1,4 +1,4 @@
-"""A prefill core at places of a room's way, and looks at it."""
+"""Scenes for scripts about the prefill core: a room as far as a script begins, what is left."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def in_flight() -> Scheduler:
 
 
 def is_idle(core: Scheduler) -> bool:
+    """Nothing is left of any room."""
     core.pages.check()
     core.rows.check()
     everything_free = core.pages.free == core.pages.size and core.rows.free == core.rows.size
@@ -39,6 +40,7 @@ def is_idle(core: Scheduler) -> bool:
 
 
 def heard(core: Scheduler, now: float) -> None:
+    """Let d0 give a sign of life."""
     core.handle(came(Heartbeat(D, P.epoch, now)), now)
 
 

@@ -25,6 +25,7 @@ from tests.support.cores import (
     submitted,
     told,
 )
+from tests.support.decode_scenes import is_idle
 
 ENGINE = EngineConfig(page_size=4, chunk_tokens=4, batch_tokens=8)
 
@@ -46,12 +47,6 @@ def items(commands: list[Any]) -> list[tuple[int, tuple[int, ...], int]]:
 def computed(room: int = 1) -> StepDone:
     """A chunk that was not the last."""
     return StepDone((Result(key(room)),))
-
-
-def is_idle(core: Scheduler) -> bool:
-    core.pages.check()
-    free = core.pages.free == core.pages.size and core.rows.free == core.rows.size
-    return free and not core.busy and not sum(core.recorder.counts().values())
 
 
 def test_a_room_goes_from_request_to_its_last_token_without_a_prefill() -> None:

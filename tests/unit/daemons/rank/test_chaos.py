@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from daemons.decode.deadlines import MARGIN_S
+from daemons.decode.scheduler import Scheduler as DecodeCore
 from daemons.engine.config import EngineConfig
 from daemons.engine.engine import Engine
 from daemons.engine.step import Item, Result, StepDone
 from daemons.engine.step import Sequence as Room
 from daemons.kv.ledger import Ledger, Owner
 from daemons.kv.window_pool import NO_POOL
-from daemons.prefill.scheduler import Scheduler
+from daemons.prefill.scheduler import Scheduler as PrefillCore
+from daemons.protocol.causes import Cause
 from daemons.protocol.chaos import Fault, FaultOrder
 from daemons.protocol.generate import Ask, AskFor, Chaos, Output, Sampling, TokenOut
 from daemons.protocol.handshake import Abort, Message
@@ -37,7 +40,8 @@ from daemons.runtime.events import Submitted, Tick
 from daemons.runtime.faults import Faults, Injected
 from daemons.transfer.backend import Copy, Region, WriteCut
 from tests.support.checkpoints import EOS, checkpoint
-from tests.support.cores import CANCELLED, P, decode_core, prefill_core, submit
+from tests.support.cores import CANCELLED, TIMERS, P, causes, decode_core, prefill_core, submit
+from tests.support.decode_scenes import heard, in_transfer
 
 PEER = PeerId("p0", 9)
 KEY = RoomKey(7, 1)
@@ -104,7 +108,7 @@ def faults() -> Iterator[Faults]:
     made.clear()
 
 
-def shell_of(core: Scheduler, faults: Faults) -> tuple[ChaosShell, Wire]:
+def shell_of(core: PrefillCore | DecodeCore, faults: Faults) -> tuple[ChaosShell, Wire]:
     wire = Wire()
     return ChaosShell(wire, core, ChaosCore(core, faults), wire, faults), wire
 
@@ -292,6 +296,16 @@ def test_deadlines_scale_and_come_back(faults: Faults) -> None:
     assert event.submit.timeout_s == submit().timeout_s / 2
     shell.answer(Chaos(2, clear=True), 0.0)
     assert core.config.timers == usual
+
+
+def test_scaled_deadlines_hold_for_a_room_that_is_in_transfer_already(faults: Faults) -> None:
+    core = in_transfer()
+    shell, _ = shell_of(core, faults)
+    order(shell, Fault.DEADLINES_SCALE, amount=0.5)
+    limit_s = TIMERS.destination_s / 2 + MARGIN_S
+    heard(core, limit_s - 0.1)
+    assert causes(core.handle(Tick(), limit_s - 0.1)) == []
+    assert causes(core.handle(Tick(), limit_s)) == [Cause.PEER_NEVER_CAME]
 
 
 def test_a_status_says_what_is_armed_and_what_has_struck(faults: Faults) -> None:
