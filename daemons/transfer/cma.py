@@ -132,7 +132,7 @@ class Cma:
             PeerGone: it has ended, so it cannot be written to in any other way either.
         """
         session = part(peer, NAME)
-        if not session:
+        if notice.parse(session) is None:  # of another backend, or of another version of this one
             return "it offers none"
         if self._closed:
             return "closed here"

@@ -77,7 +77,7 @@ def elsewhere() -> str:
 @pytest.mark.parametrize(
     ("session", "why"),
     [
-        ("10.0.0.2:15001", "this is no session of cma"),
+        ("10.0.0.2:15001", "it offers none"),
         ("mooncake=10.0.0.2:15001", "it offers none"),
         (of_host("elsewhere"), "it runs on another host"),
         (of_host(elsewhere()), "it runs in another PID namespace of this host"),

@@ -280,7 +280,8 @@ def test_a_peer_is_asked_whether_it_can_be_reached(pair: tuple[Cma, Cma]) -> Non
     sender.register([ours])
     assert sender.trouble(receiver.session) == ""
     assert sender.trouble(f"mooncake=127.0.0.1:1,cma={receiver.session}") == ""
-    assert "no session" in sender.trouble("127.0.0.1:15001")
+    assert "offers none" in sender.trouble("127.0.0.1:15001")
+    assert "offers none" in sender.trouble(receiver.session.replace("cma2:", "cma3:"))
     assert "offers none" in sender.trouble("mooncake=127.0.0.1:15001")
     words = receiver.session.split(":")
     with pytest.raises(PeerGone, match="is not there"):
