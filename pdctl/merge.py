@@ -182,24 +182,23 @@ def _kv_write(story: Story, origin: float) -> Iterator[Span]:
     total = sum(line.bytes for line in sent)
     forward_end = next((ln.at_s for ln in story.lines if ln.left == "forward" != ln.entered), end)
     behind = sum(line.bytes for line in sent if line.at_s < forward_end) / total
-    if told := story.facts.get("overlap_fraction"):  # to the layer
-        behind = float(told)
+    behind = float(story.facts.get("overlap_fraction", behind))  # to the layer
     yield Span(
         "kv.write",
         story.instance,
         begin - origin,
         end - origin,
-        _wire(total, end - begin, behind, story.facts.get("transport", "")),
+        _wire(total, float(story.facts.get("wire_s", 0)), behind, story.facts.get("transport", "")),
     )
 
 
 def _wire(total_bytes: int, took_s: float, behind: float, transport: str) -> str:
+    """Say how fast the writes were; between two of them the wire waits for the forward."""
     from pdctl.render import amount, rate
 
     speed = f" at {rate(total_bytes / took_s)}" if took_s > 0 else ""
-    hidden = f", {behind:.0%} behind the forward" if behind else ""
     by = f" by {transport}" if transport else ""
-    return f"{amount(total_bytes)}{by}{speed}{hidden}"
+    return f"{amount(total_bytes)}{by}{speed}, {behind:.0%} behind the forward"
 
 
 def _leg(story: Story, origin: float) -> Leg:

@@ -76,8 +76,10 @@ class Ends:
         """End a room of which every byte has landed."""
         key = request.key
         assert request.peer is not None
-        if (tale := self.recorder.tale(key)) is not None and (share := request.overlap_fraction):
-            tale.facts["overlap_fraction"] = f"{share:.3f}"
+        if (tale := self.recorder.tale(key)) is not None:
+            tale.facts["wire_s"] = f"{request.wire_s:.6f}"
+            if (share := request.overlap_fraction) is not None:
+                tale.facts["overlap_fraction"] = f"{share:.3f}"
         self.stages.take_out(key)
         self.memory.release(request)
         self.out.final(request.peer, key, None, Fence.CLEAN, request.sent_bytes)

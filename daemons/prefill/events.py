@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from daemons.engine.step import Prepared, StepDone, StepFailed
 from daemons.protocol.ids import RoomKey
@@ -30,6 +30,7 @@ class WriteDone:
     sent_bytes: int
     early_bytes: int = 0
     transport: str = ""  # what carried them
+    wire_s: float = field(default=0.0, compare=False)  # how long that took
 
 
 @dataclass(frozen=True, slots=True)

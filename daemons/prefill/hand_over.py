@@ -89,6 +89,7 @@ class HandOver:
     def _count(self, request: Request, event: WriteDone, now: float) -> None:
         """Count bytes that have landed; those before the forward's end are early."""
         request.sent_bytes += event.sent_bytes
+        request.wire_s += event.wire_s
         early = event.sent_bytes if request.first is None else event.early_bytes
         request.early_bytes += early
         if request.peer is not None:

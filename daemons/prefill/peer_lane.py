@@ -43,6 +43,7 @@ class Task:
     served_s: float = field(default_factory=monotonic)  # when it came, or was written last
     sent_bytes: int = 0
     early_bytes: int = 0
+    wire_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

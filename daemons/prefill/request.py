@@ -34,6 +34,7 @@ class Request:
     first: TokenOut | None = None
     prompt_logprobs: list[TokenOut] = field(default_factory=list)
     sent_bytes: int = 0
+    wire_s: float = 0.0  # that their writes took
     early_bytes: int = 0  # of them, those that had landed before the prompt's forward ended
     is_skipped: bool = False  # a write was not carried out, since its forward broke
     is_ready: bool = True  # it has no grammar, or the engine has compiled it
@@ -57,10 +58,13 @@ class Request:
         return self.destination.sender.instance if self.destination else ""
 
     @property
-    def overlap_fraction(self) -> float:
-        """The share of the pages' bytes that had landed before the prompt's forward ended."""
+    def overlap_fraction(self) -> float | None:
+        """The share of the pages' bytes that had landed before the prompt's forward ended.
+
+        None: no page had to be sent.
+        """
         pages_bytes = self.sent_bytes - ROW_BYTES
-        return min(1.0, self.early_bytes / pages_bytes) if pages_bytes > 0 else 0.0
+        return min(1.0, self.early_bytes / pages_bytes) if pages_bytes > 0 else None
 
     @property
     def expires_s(self) -> float:

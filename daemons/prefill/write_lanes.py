@@ -152,7 +152,7 @@ class WriteLanes:
             self._stop(task)
             return _failed(key, error)
         transport = self._backend.transport_to(way.buffers.session)
-        return WriteDone(key, task.sent_bytes, task.early_bytes, transport)
+        return WriteDone(key, task.sent_bytes, task.early_bytes, transport, task.wire_s)
 
     def _stop(self, task: Task) -> None:
         """Count a write that failed; what follows of its room would begin before the core knows."""
@@ -239,6 +239,7 @@ class WriteLanes:
             self._backend.transport_to(peer),
         )
         task.sent_bytes += sent_bytes
+        task.wire_s += took_s
         if self._source.progress.is_under_way(task.command.step):
             task.early_bytes += sent_bytes
 

@@ -46,6 +46,7 @@ PREFILL = Story(
     cached_tokens=1024,
     output_tokens=1,
     peer="d0",
+    facts={"wire_s": "0.050000"},
 )
 DECODE = Story(
     ROOM,

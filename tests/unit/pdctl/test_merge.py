@@ -55,14 +55,20 @@ def test_the_longest_part_is_no_span_that_only_waits_for_others() -> None:
 
 def test_the_wire_tells_bytes_speed_and_what_hid_behind_the_forward() -> None:
     (wire,) = [s for s in waterfall([PREFILL], 200.0).spans if s.name == "kv.write"]
-    assert wire.note == "4.0 MiB at 32 MB/s, 75% behind the forward"
+    assert wire.note == "4.0 MiB at 84 MB/s, 75% behind the forward"
+
+
+def test_what_waited_for_the_forward_is_not_called_slow() -> None:
+    told = msgspec.structs.replace(PREFILL, facts={"overlap_fraction": "0.000"})
+    (wire,) = [s for s in waterfall([told], 200.0).spans if s.name == "kv.write"]
+    assert wire.note == "4.0 MiB, 0% behind the forward"
 
 
 def test_the_wire_tells_what_carried_the_bytes_and_why_it_was_not_cma() -> None:
     why = "tcp (not cma: it runs on another host)"
-    told = msgspec.structs.replace(PREFILL, facts={"transport": why})
+    told = msgspec.structs.replace(PREFILL, facts=PREFILL.facts | {"transport": why})
     (wire,) = [s for s in waterfall([told], 200.0).spans if s.name == "kv.write"]
-    assert wire.note.startswith(f"4.0 MiB by {why} at 32 MB/s")
+    assert wire.note.startswith(f"4.0 MiB by {why} at 84 MB/s")
 
 
 def test_chunks_of_the_forward_are_counted() -> None:

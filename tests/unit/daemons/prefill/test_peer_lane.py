@@ -143,5 +143,22 @@ def test_a_huge_room_gives_way_after_a_quantum_however_early_its_time_ends() -> 
     assert order == [1, 2, 3, 1, 3, 1, 1, 1, 1]
 
 
+def test_a_room_that_comes_late_has_no_claim_on_what_others_had_before() -> None:
+    old, new = RoomKey(1, 1), RoomKey(2, 1)
+    gate = Gate({old: 6, new: 4}, QUANTUM_BYTES)
+    gate.open.set()
+
+    def advance(task: Task) -> object | None:
+        if len(gate.order) == 2:  # the old room has its third slice now
+            busy.submit(WriteKV(new, D0, (1,), (1,), by_s=1.0))
+        return gate.advance(task)
+
+    busy, said = lane(Carrying(lambda _: True, idle, advance, broken))
+    busy.submit(write(old, 0))
+    assert [said.get(timeout=20), said.get(timeout=20)] == [new, old]
+    busy.close()
+    assert [key.room for key in gate.order] == [1, 1, 1, 2, 2, 1, 2, 1, 2, 1]
+
+
 def test_rooms_without_a_time_are_served_in_the_order_in_which_they_came() -> None:
     assert served({RoomKey(n, 1): 1 for n in (4, 2, 3)}, 1, {}) == [4, 2, 3]
