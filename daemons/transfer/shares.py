@@ -133,7 +133,8 @@ class Mapped:
         """
         if self.is_taken:
             memory = weakref.ref(self.memory)
-            Thread(target=_populate, args=(memory,), name="map", daemon=True).start()
+            with suppress(RuntimeError):  # no thread is to be had: they fault as they are written
+                Thread(target=_populate, args=(memory,), name="map", daemon=True).start()
 
 
 def _populate(mapped: weakref.ref[mmap.mmap]) -> None:

@@ -161,6 +161,20 @@ def test_what_a_neighbour_has_not_taken_stays_his_to_take(
     assert Mapped(os.getpid(), file, LENGTH).is_taken
 
 
+def test_without_a_thread_they_are_mapped_as_they_are_written(
+    ours: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(**_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    share = share_of(region(ours))
+    assert share is not None
+    monkeypatch.setattr(shares, "Thread", refused)
+    mapped = Mapped(os.getpid(), share.number, LENGTH, share.file)
+    mapped.prepare()
+    assert in_our_table(mapped) == 0
+
+
 def test_pages_are_put_there_only_as_long_as_somebody_has_the_mapping(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
