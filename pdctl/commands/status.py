@@ -100,6 +100,7 @@ def look(found: Target) -> tuple[View, Health]:
         [facts["name"] for facts in rows],
         WIDE_ONLY,
         SPARE,
+        ("TRANSPORT",),
         above=[(health.line, STYLES[health.level])],
         styles=STATE_STYLES,
     )

@@ -67,6 +67,20 @@ def test_wide_tells_what_carries_the_bytes_to_each_decode_and_why(
     assert document["daemons"][1]["wires"]["d0"]["transport"] == why
 
 
+def test_a_narrow_terminal_folds_why_it_is_not_cma(
+    fleet: Fleet, pdctl: Pdctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wires = {"d0": {"transport": "tcp (not cma: Operation not permitted)"}}
+    prefill = worker_status("p0", "prefill", PREFILL_ROOMS, wires=wires)
+    fleet.p0.routes["/status"] = 200, prefill
+    monkeypatch.setenv("COLUMNS", "190")
+    lines = pdctl("status", "-c", fleet.config, "-o", "wide").out.splitlines()
+    at = lines[1].index("TRANSPORT")
+    told = "".join(line[at : lines[1].index("PEERS")] for line in lines)
+    assert "d0tcp(notcma:Operationnotpermitted)" in told.replace(" ", "")
+    assert not any("d0 tcp" in line and "permitted)" in line for line in lines), "unfolded"
+
+
 def test_wide_adds_addresses_and_names_are_names(fleet: Fleet, pdctl: Pdctl) -> None:
     assert f"127.0.0.1:{fleet.p0.port}" in pdctl("status", "-c", fleet.config, "-o", "wide").out
     assert pdctl("status", "-c", fleet.config, "-o", "name").out.split() == [
