@@ -158,7 +158,8 @@ class Cma:
         finally:
             with self._lock:
                 self._writing -= 1
-                self._lock.notify_all()
+                if self._end.value:  # else nobody waits
+                    self._lock.notify_all()
 
     def close(self) -> None:
         self._notice.wipe()

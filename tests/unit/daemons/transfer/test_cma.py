@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -172,6 +173,45 @@ def test_a_peer_that_shows_more_while_it_is_written_to_gets_everything(
     sender.write(receiver.session, copies)
     assert answers == [Moved.UNLIKE, Moved.DONE]
     assert np.array_equal(target[: cma.LEAST_BYTES], source[: cma.LEAST_BYTES])
+
+
+def test_close_waits_for_a_write_that_is_under_way(
+    compiled: tuple[Cma, Cma], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, receiver = compiled
+    assert sender._mover is not None
+    _source, _target, copies = paired(compiled, 1 << 16)
+    real, begun, go_on = sender._mover.move, threading.Event(), threading.Event()
+
+    def slow(*args: Any) -> int:
+        begun.set()
+        go_on.wait(20)
+        return real(*args)
+
+    monkeypatch.setattr(sender._mover, "move", slow)
+    wait_for, waiting = sender._lock.wait_for, threading.Event()
+    monkeypatch.setattr(sender._lock, "wait_for", lambda is_so: (waiting.set(), wait_for(is_so)))
+    ends: list[str] = []
+
+    def write() -> None:
+        try:
+            sender.write(receiver.session, copies)
+        except WriteCut as cut:
+            ends.append(str(cut))
+
+    writer, closer = threading.Thread(target=write), threading.Thread(target=sender.close)
+    writer.start()
+    assert begun.wait(20)
+    closer.start()
+    assert waiting.wait(20)
+    with sender._lock:  # which a closer that waits has let go of
+        assert closer.is_alive()
+    go_on.set()
+    writer.join(20)
+    closer.join(20)
+    assert not closer.is_alive()
+    assert sender._writing == 0
+    assert "closed here" in ends[0]
 
 
 @pytest.mark.parametrize("answer", [Moved.CHANGED, Moved.CLOSED])
