@@ -1,7 +1,8 @@
 """Corruption on the way is caught, whichever chunk it strikes, and only then.
 
 Rooms of several chunks go over a backend that turns one bit of one copy, from prefill's lanes to
-decode's memory; what decode says of the sums in the row is compared with what was done.
+decode's memory; what decode says of the sums in the row is compared with what was done. The same
+holds where decode has the beginning already, and where layers have window pages of their own.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import pytest
 
 from daemons.engine.progress import Progress
 from daemons.kv.stretch import Stretch
+from daemons.kv.window import Windows
+from daemons.kv.window_pool import NO_POOL, WindowPool
 from daemons.prefill.chunk_sums import ChunkSums
 from daemons.prefill.commands import WriteKV
 from daemons.prefill.events import WriteDone
@@ -35,6 +38,13 @@ from daemons.transfer.sums import PageSums
 ROUNDS = 100
 PAGES, PAGE_BYTES, LAYERS = 32, 256, 3
 CHUNKS, CHUNK_PAGES = 5, 4
+PAGE_SIZE = 16  # tokens
+WINDOWED = WindowPool(Windows(PAGE_SIZE, (None, 100, 40)), PAGES)
+KINDS = {  # with the pages of a prompt that decode has already
+    "whole": (0, NO_POOL),
+    "behind a prefix": (3, NO_POOL),
+    "with windows": (3, WINDOWED),
+}
 D0 = PeerId("d0", 3)
 
 
@@ -63,7 +73,11 @@ class Pool:
 class Bench:
     """A prefill's lanes and a decode's memory, with a wire between them that may spoil a copy."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
+        """Of a ``kind`` of rooms."""
+        self.kind = kind
+        self.prefix, window = KINDS[kind]
+        self.window = window
         self.ours, self.theirs = Pool(), Pool()
         self.rows, self.their_rows = RowMemory(1), RowMemory(1)
         self.struck = 0  # the page that is to be spoilt counts down to 1
@@ -72,17 +86,17 @@ class Bench:
         self.sender.register([self.ours.memory, Region(self.rows.address, ROW_BYTES)])
         self.receiver.register([self.theirs.memory, Region(self.their_rows.address, ROW_BYTES)])
         self.events: SimpleQueue[object] = SimpleQueue()
-        sums = ChunkSums(PageSums(self.ours.regions, PAGES), "all")
-        source = Source(self.ours.regions, PAGES, self.rows, Progress(LAYERS), sums)
+        sums = ChunkSums(PageSums(self.ours.regions, PAGES, window), "all")
+        source = Source(self.ours.regions, PAGES, self.rows, Progress(LAYERS), sums, window=window)
         self.lanes = WriteLanes(self.sender, source, self.events.put, lambda *_: None)
         self.lanes.learn(D0, self.buffers())
-        self.verifier = PageSums(self.theirs.regions, PAGES)
+        self.verifier = PageSums(self.theirs.regions, PAGES, window)
 
     def buffers(self) -> RegisterBuffers:
         fingerprint = Fingerprint("m", "fp32", 16, LAYERS, 1, 1)
         return RegisterBuffers(
             D0, 1, "h", 1, self.receiver.session, fingerprint, PAGES, self.theirs.regions,
-            self.their_rows.address, ROW_BYTES, 1,
+            self.their_rows.address, ROW_BYTES, 1, window_pages=self.window.pages,
         )  # fmt: skip
 
     def _move(self, target: int, source: int, length: int) -> None:
@@ -100,14 +114,23 @@ class Bench:
             0, 256, self.ours.bytes.shape, dtype=np.uint8
         )
         self.struck = struck
-        count = CHUNKS * CHUNK_PAGES
+        count, begin = CHUNKS * CHUNK_PAGES, self.prefix
+        tokens = (begin + count) * PAGE_SIZE
         places = random.Random((key.room + 1) // 2)  # two rooms in a row have the same copies
-        here, there = (places.sample(range(PAGES), count) for _ in "ab")
+        here, there, own, their_own = (tuple(places.sample(range(PAGES), count)) for _ in "abcd")
+        seen = self.window.first_needed(tokens) if self.window else begin + count
+        ours, theirs = Stretch(begin, here, seen, own), Stretch(begin, there, seen, their_own)
         row = pack(Row(key, TokenOut(5)))
-        for at in range(0, count, CHUNK_PAGES):
-            to = slice(at, at + CHUNK_PAGES)
-            last = row if at + CHUNK_PAGES == count else None
-            self.lanes.write(WriteKV(key, D0, tuple(here[to]), tuple(there[to]), last, first=at))
+        for at in range(begin, begin + count, CHUNK_PAGES):
+            end = at + CHUNK_PAGES
+            source, target = ours.part(at, end), theirs.part(at, end)
+            self.lanes.write(
+                WriteKV(
+                    key, D0, source.pages, target.pages, row if end == begin + count else None,
+                    first=source.first, source_window=source.window, target_window=target.window,
+                    window_first=source.window_first, prompt_tokens=tokens,
+                )
+            )  # fmt: skip
         for _ in range(CHUNKS):
             event = self.events.get(timeout=20)
             assert isinstance(event, WriteDone), event
@@ -116,12 +139,13 @@ class Bench:
         assert state is RowState.RIGHT
         assert landed is not None
         assert len(landed.sums) == CHUNKS
-        return self.verifier.difference(Stretch(0, tuple(there)), landed.sums), struck - self.struck
+        whole = theirs.part(begin, begin + count)
+        return self.verifier.difference(whole, landed.sums, tokens), struck - self.struck
 
 
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    made = Bench()
+@pytest.fixture(params=KINDS)
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    made = Bench(request.param)
     yield made
     made.lanes.forget(D0)
     made.sender.close()
@@ -139,8 +163,11 @@ def test_corruption_of_any_chunk_is_caught(bench: Bench, request: pytest.Fixture
     capture = request.config.pluginmanager.getplugin("capturemanager")
     assert capture is not None
     with capture.global_and_fixture_disabled():
-        sys.stdout.write(f"\ncorruption caught: {caught} of {ROUNDS}, in {len(chunks)} chunks\n")
+        sys.stdout.write(
+            f"\ncorruption caught, {bench.kind}: {caught} of {ROUNDS}, in {len(chunks)} chunks\n"
+        )
     assert caught == ROUNDS
+    assert len(chunks) == CHUNKS
 
 
 def test_what_arrives_as_it_was_sent_is_never_refused(bench: Bench) -> None:

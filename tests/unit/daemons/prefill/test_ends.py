@@ -124,11 +124,12 @@ def test_a_room_tells_how_long_its_writes_took_and_that_nothing_was_hidden() -> 
     core = in_forward()
     core.handle(done(1, token=0), 1.0)
     core.handle(done(1), 2.0)
-    core.handle(WriteDone(key(), ROW_BYTES + 400, wire_s=0.25), 3.0)
+    core.handle(WriteDone(key(), ROW_BYTES + 400, transport="tcp", wire_s=0.25), 3.0)
     core.handle(WriteDone(key(), 100, wire_s=0.5), 3.0)
     (story,) = core.recorder.stories(1)
     assert not story.open
     assert (story.facts["wire_s"], story.facts["overlap_fraction"]) == ("0.750000", "0.000")
+    assert story.facts["transport"] == "tcp"
 
 
 def test_a_broken_forward_is_told_to_decode_when_the_write_that_follows_it_is_over() -> None:
