@@ -300,11 +300,23 @@ MUTANTS = (
     Mutant(
         "a failed write's engine lives on",
         "daemons/transfer/mooncake.py",
-        "                    sender, known.sender = known.sender, None\n"
-        "                    sender.end()\n",
-        "                    self.__dict__.setdefault('kept', []).append(known.sender)\n"
-        "                    known.sender = None\n",
+        "    if sender is not None:\n        sender.end()\n",
+        "    globals().setdefault('kept', []).append(sender)\n",
         "tests/conformance/test_transfer_backend.py",
+    ),
+    Mutant(
+        "sums are compared from the prompt's beginning, also where decode had it",
+        MEMORY,
+        "Stretch(len(request.lease), own,",
+        "Stretch(0, own,",
+        f"{CORE}/decode/test_cache.py",
+    ),
+    Mutant(
+        "a room that comes late catches up on what others had before",
+        "daemons/prefill/peer_lane.py",
+        "min(self._served.values(), default=0)",
+        "0",
+        f"{CORE}/prefill/test_peer_lane.py",
     ),
     Mutant(
         "unsent bytes stay in the kernel",

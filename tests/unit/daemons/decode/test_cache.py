@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from daemons.decode.commands import VerifySums
 from daemons.decode.events import Retract, RowRead
 from daemons.decode.scheduler import Scheduler
 from daemons.engine.step import Keep, Kept, Restore, Restored, Run, StepFailed
 from daemons.kv.ledger import Owner
 from daemons.protocol.generate import TokenOut
 from daemons.protocol.handshake import Destination, Fence
-from daemons.protocol.metadata import Row, RowState
+from daemons.protocol.metadata import ChunkSum, Row, RowState
 from daemons.protocol.status import Status
 from daemons.runtime.events import Cancelled, Finished
 from tests.support.cores import (
@@ -68,6 +69,17 @@ def test_a_text_leaves_its_whole_pages_and_the_next_one_tells_that_they_are_here
     assert core.pages.counts()[Owner.CACHED] == 3, "10 of the prompt, 2 of the output"
     where = ask(core, 2, 10)
     assert (where.prefix_tokens, len(where.pages)) == (8, 1)
+
+
+def test_sums_are_compared_in_the_pages_that_travelled_behind_what_was_here() -> None:
+    core = paired()
+    serve(core, 1, 10)
+    where = ask(core, 2, 14)
+    core.handle(came(progress(Status.SUCCESS, 2)), 1.0)
+    row = Row(key(2), TokenOut(7), 8, (ChunkSum(2, 2, 77),))
+    (order,) = of(core.handle(RowRead(key(2), RowState.RIGHT, row), 1.0), VerifySums)
+    assert (order.offered.first, order.offered.pages) == (2, where.pages)
+    assert order.offered.part(2, 4).pages == where.pages
 
 
 def test_the_output_is_found_by_the_next_turn() -> None:
