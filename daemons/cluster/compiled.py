@@ -42,35 +42,55 @@ class Compiled:
     hint: str
 
     def path(self) -> Path:
-        """Return where it lies for this machine, or would lie."""
+        """Return where it lies for this machine, or would lie.
+
+        Raises:
+            OperatorError: the user has no cache.
+        """
         return cache_directory() / "native" / f"{self._name()}.so"
+
+    def found(self) -> Path | None:
+        """Return where it lies; None where it was not built, or is not ours to read."""
+        try:
+            path = self.path()
+            return path if path.is_file() else None
+        except (OSError, OperatorError):
+            return None
 
     def build(self) -> Path:
         """Compile, and return the path; several processes may do so at once.
 
         Raises:
-            OperatorError: no compiler, or one that cannot.
+            OperatorError: no compiler, or one that cannot, or no place for the result.
         """
         compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
         if compiler is None:
             raise OperatorError(f"no {' or '.join(COMPILERS)} to build {self.what}", self.hint)
         path = self.path()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-            made = Path(scratch) / path.name
-            command = [compiler, *OPTIONS, str(self.folder / self.main), "-o", str(made)]
-            try:
-                done = subprocess.run(
-                    command, capture_output=True, text=True, check=False, timeout=_DEADLINE_S
-                )
-            except (OSError, subprocess.TimeoutExpired) as error:
-                raise OperatorError(f"{compiler}: {error}", self.hint) from error
-            if done.returncode != 0:
-                lines = done.stderr.strip().splitlines()
-                first = next(iter(lines), f"exit code {done.returncode}")
-                raise OperatorError(f"{compiler} could not build {self.what}: {first}", self.hint)
-            os.replace(made, path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+                made = Path(scratch) / path.name
+                self._compile(compiler, made)
+                _keep(made)
+                os.replace(made, path)
+        except OSError as error:
+            where = f"no place for {self.what} in {path.parent}"
+            raise OperatorError(f"{where}: {error.strerror}", self.hint) from error
         return path
+
+    def _compile(self, compiler: str, made: Path) -> None:
+        command = [compiler, *OPTIONS, str(self.folder / self.main), "-o", str(made)]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=_DEADLINE_S
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise OperatorError(f"{compiler}: {error}", self.hint) from error
+        if done.returncode != 0:
+            lines = done.stderr.strip().splitlines()
+            first = next(iter(lines), f"exit code {done.returncode}")
+            raise OperatorError(f"{compiler} could not build {self.what}: {first}", self.hint)
 
     def _name(self) -> str:
         hashed = hashlib.sha256(" ".join(OPTIONS).encode())
@@ -82,7 +102,7 @@ class Compiled:
 
 def build_once(library: Compiled) -> int:
     """Build unless it is done, and say so; 1 when it cannot be, which costs speed only."""
-    if library.path().is_file():
+    if library.found():
         return 0
     try:
         print(f"built {library.build()}")
@@ -90,6 +110,15 @@ def build_once(library: Compiled) -> int:
         print(f"{error.what}\nhint: {error.hint}", file=sys.stderr)
         return 1
     return 0
+
+
+def _keep(made: Path) -> None:
+    """Have all of it on disk before it gets its name: a library cut short kills who opens it."""
+    file = os.open(made, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 def _processor() -> str:

@@ -71,11 +71,22 @@ def embedded_directory(name: str) -> Path:
 
 
 def cache_directory() -> Path:
-    """Return our folder in the user's cache: ``$XDG_CACHE_HOME/pd``, by default ``~/.cache/pd``."""
+    """Return our folder in the user's cache: ``$XDG_CACHE_HOME/pd``, by default ``~/.cache/pd``.
+
+    Raises:
+        OperatorError: this user has neither.
+    """
     cache = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification: a path that is not absolute is to be ignored.
-    root = Path(cache) if cache and Path(cache).is_absolute() else Path.home() / ".cache"
-    return root / "pd"
+    if cache and Path(cache).is_absolute():
+        return Path(cache) / "pd"
+    try:
+        return Path.home() / ".cache/pd"
+    except RuntimeError as error:
+        raise OperatorError(
+            f"no place for a cache: user {os.getuid()} has no home directory",
+            "XDG_CACHE_HOME=DIRECTORY names one",
+        ) from error
 
 
 def _gguf_directory(path: Path) -> Path:

@@ -34,8 +34,8 @@ def native_team(config: EngineConfig, place: Place, cores: Sequence[int]) -> Tea
     """
     if config.kernels == "torch" or not place.is_cpu:
         return None
-    path = KERNELS.path()
-    if not path.is_file():
+    path = KERNELS.found()
+    if path is None:
         if config.kernels == "auto":
             return None
         path = KERNELS.build()

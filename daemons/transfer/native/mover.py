@@ -123,10 +123,10 @@ class Mover:
 @cache
 def mover() -> Mover | None:
     """Return the copier of this machine; None where it was not built."""
-    path = COPIER.path()
+    path = COPIER.found()
     try:
-        return Mover(path) if path.is_file() else None
-    except OSError:  # of another version, for another system, or not ours to read
+        return Mover(path) if path else None
+    except OSError:  # of another version, for another system, or not to be run
         return None
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import ctypes
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,62 @@ def test_without_a_compiler_it_says_so(answer: Compiled, monkeypatch: pytest.Mon
     monkeypatch.setattr(compiled, "COMPILERS", ("no-such-compiler",))
     with pytest.raises(OperatorError, match="no no-such-compiler to build the answer"):
         answer.build()
+
+
+def test_what_is_not_there_or_not_ours_to_read_is_not_found(
+    answer: Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert answer.found() is None
+    answer.path().parent.mkdir(parents=True)
+    answer.path().touch()
+    assert answer.found() == answer.path()
+
+    def refused(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_file", refused)
+    assert answer.found() is None
+
+
+def test_a_user_without_a_home_has_none_and_cannot_build(
+    answer: Compiled, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needs_a_compiler()
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("os.getuid", lambda: 2**31 - 5)
+    assert answer.found() is None
+    assert build_once(answer) == 1
+    assert "has no home directory\nhint: XDG_CACHE_HOME=" in capsys.readouterr().err
+
+
+def test_a_cache_that_cannot_be_written_is_told(
+    answer: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_a_compiler()
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(OperatorError, match=r"no place for the answer in .*: Not a directory"):
+        answer.build()
+
+
+def test_a_library_is_on_disk_before_it_has_its_name(
+    answer: Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_a_compiler()
+    kept: list[bool] = []
+    monkeypatch.setattr("os.fsync", lambda file: kept.append(answer.path().exists()))
+    answer.build()
+    assert kept == [False]
+
+
+def test_two_who_build_at_once_leave_one_whole_library(answer: Compiled) -> None:
+    needs_a_compiler()
+    with ThreadPoolExecutor(2) as both:
+        paths = {done.result() for done in [both.submit(answer.build) for _ in range(2)]}
+    (path,) = paths
+    assert list(path.parent.iterdir()) == [path]
+    assert ctypes.CDLL(str(path)).answer() == 42
 
 
 def test_what_is_built_is_not_built_again(
