@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.support.checkpoints import checkpoint
 from tests.support.cluster import Cluster, running
+from tests.support.ports import free_port
 
 PREFILLS, DECODES = "127.0.0.2", "127.0.0.3"  # the phone book is on neither
 TIMERS = {"destination_s": 8, "handshake_s": 8, "notice_s": 0.2}
@@ -17,7 +17,7 @@ TIMERS = {"destination_s": 8, "handshake_s": 8, "notice_s": 0.2}
 
 def at(address: str) -> dict[str, Any]:
     """Return the settings of a worker that is reached at an address only."""
-    return {"bind": address, "advertise": address, "port": _free_port(address)}
+    return {"bind": address, "advertise": address, "port": free_port(address)}
 
 
 @pytest.fixture(scope="session")
@@ -35,10 +35,3 @@ def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         decode={name: at(DECODES) for name in ("d0", "d1")},
     ) as cluster:
         yield cluster
-
-
-def _free_port(address: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-        return port

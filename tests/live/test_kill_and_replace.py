@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -32,6 +31,7 @@ from tests.support.faults import (
     is_clean,
     prompt_of,
 )
+from tests.support.ports import free_port
 from tests.support.stages import STAGES, arranged
 
 pytestmark = pytest.mark.live
@@ -48,13 +48,6 @@ CAUSES_OF_A_DEATH = (
 )
 UNTOLD = ("bootstrap", "forward", "transfer")  # before the first token
 BY_NAME = {stage.name: stage for stage in STAGES}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """A whole cluster on loopback for live tests: real daemons, brought up and down by pdctl.
 
-Ports are 0 except for the phone book's, which everybody must know: a free one is taken at random.
+Ports are 0 except for the phone book's, which everybody must know: it is one of ``ports``.
 State and logs lie in a folder of the test's own.
 """
 
@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from daemons.cluster.load import load
 from daemons.protocol.topology import Role
 from daemons.runtime.guard import bearer
 from daemons.runtime.http import url_of
+from tests.support.ports import free_port
 
 ADDRESS = "127.0.0.1"  # of the host, where a test names none; pytest --address sets it
 UP_S = 120
@@ -142,7 +142,7 @@ def eventually(what: Callable[[], T], within_s: float = 20.0) -> T:
 @contextlib.contextmanager
 def running(folder: Path, model: str, **sections: Any) -> Iterator[Cluster]:
     """Bring a cluster up; ``sections`` go into its file over one p0 and one d0."""
-    port = _free_port()
+    port = free_port(sections.get("hosts", {}).get("local", {}).get("address", ADDRESS))
     document: dict[str, Any] = {
         "name": f"t{os.getpid()}-{port}",
         "model": model,
@@ -192,13 +192,6 @@ def _processes() -> Iterator[tuple[int, list[str]]]:
             with contextlib.suppress(OSError):
                 words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
                 yield int(entry.name), words
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _logs(state: Path) -> str:

@@ -7,13 +7,14 @@ them; a test that finds one missing is skipped and says so.
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from tests.support.ports import free_port
 
 HOME = Path("~/.cache/pd/others").expanduser()
 PROGRAMS = {
@@ -66,7 +67,7 @@ def router_argv(
 @contextlib.contextmanager
 def routing(argv: Sequence[str], log: Path) -> Iterator[str]:
     """Run a router until the end; yields its base URL once it is ready."""
-    port, metrics = _free_port(), _free_port()
+    port, metrics = free_port(), free_port()
     own = ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(metrics)]
     with log.open("wb") as out, subprocess.Popen([*argv, *own], stdout=out, stderr=out) as process:
         try:
@@ -89,13 +90,6 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
         is_running = process.poll() is None and time.monotonic() < deadline
         assert is_running, log.read_text(errors="replace")[-2000:]
         time.sleep(0.1)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def main() -> int:

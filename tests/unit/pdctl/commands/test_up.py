@@ -30,6 +30,7 @@ from pdctl.runs import (
 from pdctl.supervisor import Launch
 from tests.support.fake_fleet import Fleet, Said
 from tests.support.fake_systemctl import FakeSystemctl
+from tests.support.ports import free_port
 
 Pdctl = Callable[..., Said]
 STAYS = "import time; print('here', flush=True); time.sleep(60)"
@@ -300,13 +301,6 @@ def test_a_machine_is_one_host_of_a_cluster_at_a_time(tmp_path: Path, pdctl: Pdc
     said = pdctl("up", "-c", path, "--host", "b")
     assert said.code == Exit.CONFLICT
     assert "is up here as host a" in said.err
-
-
-def free_port() -> int:
-    """A port for daemons that must have a fixed one; somebody could still be faster."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
