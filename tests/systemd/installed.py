@@ -11,6 +11,7 @@ from tests.systemd.machine import Machine
 
 PDCTL = "/opt/pd/bin/pdctl"
 PACKAGES = "/srv/packages"
+INSTALL_S = 240.0  # a virtual environment and a wheel: ten seconds of a processor
 ASK = {
     "model": "x",
     "prompt": "one two three",
@@ -58,7 +59,7 @@ def installed(machine: Machine, cluster: str, key: str = "") -> Installed:
     seed = (
         "PYTHONPATH=$(echo /srv/wheel/*.whl) PIP_NO_DEPS=1 PIP_NO_INDEX=1 python3.11 -m pdctl.seed"
     )
-    machine.run("sh", "-c", f"{seed} --only-software")
+    machine.run("sh", "-c", f"{seed} --only-software", within_s=INSTALL_S)
     site = machine.run("sh", "-c", "echo /opt/pd/lib/python3*/site-packages").stdout.strip()
     machine.write(f"{site}/packages.pth", f"{PACKAGES}\n")
     there = Installed(machine)

@@ -19,8 +19,8 @@ from types import MappingProxyType
 from typing import TypeVar
 
 HERE = Path(__file__).parent
-BOOT_S = 30.0
-COMMAND_S = 60.0
+BOOT_S = 90.0  # half a minute with nothing else to do, as with all that is only patience
+COMMAND_S = 120.0
 POWER_OFF = signal.SIGRTMIN + 4  # systemd(1): start poweroff.target
 
 T = TypeVar("T")

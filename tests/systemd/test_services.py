@@ -13,6 +13,7 @@ from tests.systemd.conftest import Boot
 from tests.systemd.installed import Installed, installed
 from tests.systemd.machine import until
 
+pytestmark = pytest.mark.timeout(900)  # with the machine, which the first test waits for
 UNITS = (
     "pd-bootstrap.service",
     "pd-prefill@p0.service",

@@ -19,6 +19,7 @@ from tests.systemd.machine import Cable, cable, until
 from tests.systemd.ssh import joined
 from tests.systemd.ssh import why_not as why_no_ssh
 
+pytestmark = pytest.mark.timeout(900)  # with the machines, which the first test waits for
 CLUSTER = {
     "name": "two",
     "model": "/srv/model",
