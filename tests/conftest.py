@@ -1,7 +1,8 @@
-"""Flags of every test run, and what a run leaves out for want of something, counted aloud.
+"""Flags of every test run; what a run leaves out is counted aloud at its end, and tables are there.
 
 A test under ``gpu``, ``rdma`` or ``nixl`` is left out where there is no such device or package, one
-under ``long`` without ``--long``.
+under ``long`` without ``--long``. All that is told at the end is gathered from the reports of the
+tests, since what a process of pytest-xdist prints is lost.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from tests.support import cluster, devices
 BEGAN_S = time.monotonic()
 INFINIBAND = Path("/sys/class/infiniband")
 LEFT_OUT: Counter[str] = Counter()  # marker: tests
+TOLD: list[str] = []
+CELLS: dict[str, list[bool]] = {}  # a matrix of live tests: whether each cell passed
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -52,7 +55,10 @@ def wants(config: pytest.Config) -> dict[str, tuple[Callable[[], bool], str]]:
     }
 
 
+@pytest.hookimpl(trylast=True)  # what -m and -k have left
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # Files are handed to processes in this order: those that wait longest shall not come last.
+    items.sort(key=lambda item: "tests/systemd/" not in item.nodeid)
     for marker, (can_run, _) in wants(config).items():
         marked = [item for item in items if item.get_closest_marker(marker)]
         if not marked or can_run():
@@ -67,6 +73,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if budget_s and time.monotonic() - BEGAN_S > budget_s:
         LEFT_OUT["budget"] += 1
         pytest.skip("the time was up")
+
+
+@pytest.fixture
+def tell(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Tells a line or a table at the end of the run."""
+    return lambda text: record_property("told", text)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "teardown":  # every report of a test has the properties so far
+        TOLD.extend(str(text) for name, text in report.user_properties if name == "told")
+    if report.when == "call" and "tests/live/test_" in report.nodeid and "[" in report.nodeid:
+        matrix = report.nodeid.partition("::")[0].rpartition("/")[2].removesuffix(".py")
+        CELLS.setdefault(matrix, []).append(report.passed)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -85,5 +105,9 @@ def pytest_testnodedown(node: object) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
+    for text in TOLD:
+        terminalreporter.write_line(f"{text}\n")
+    for matrix, passed in CELLS.items():
+        terminalreporter.write_line(f"{matrix}: {len(passed)} cells run, {sum(passed)} passed")
     for marker, tests in LEFT_OUT.items():
         terminalreporter.write_line(f"not run, {marker}: {tests} tests: {wants(config)[marker][1]}")

@@ -1,7 +1,7 @@
 """Every model says what transformers says, token for token: split = unsplit = the reference.
 
 On a CUDA device, too: in fp32 (no ``tf32``) token for token, in bf16 within a bound. The last test
-prints how many tokens were compared, by architecture and cell.
+tells how many tokens were compared, by architecture and cell.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import random
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -332,7 +333,7 @@ def test_the_embedded_model_says_what_transformers_says(where: Where) -> None:
 
 @EACH_DEVICE
 def test_every_architecture_was_compared_in_every_cell(
-    where: Where, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+    where: Where, request: pytest.FixtureRequest, tell: Callable[[str], None]
 ) -> None:
     compared = COMPARED[where]
     cells = list(dict.fromkeys(cell for found in compared.values() for cell in found))
@@ -341,8 +342,7 @@ def test_every_architecture_was_compared_in_every_cell(
         f"{kind:<28}" + "".join(f"{found[cell] or '-':>10}" for cell in cells)
         for kind, found in compared.items()
     ]
-    with capsys.disabled():
-        print("", *lines, sep="\n")
+    tell("\n".join(lines))
     if request.config.option.keyword or set(compared) < {*KINDS, *CONFIGS}:
         pytest.skip("only some of the tests above were run")
     every, ways = CELLS if where == "cpu" else GPU_CELLS, ("batch", "split")

@@ -10,6 +10,7 @@ packed kernels where they are right.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -79,9 +80,9 @@ def test_four_bits_are_good_for_weights_that_did_not_have_four(where: Where) -> 
 
 
 @EACH_DEVICE
-def test_the_table(where: Where, capsys: pytest.CaptureFixture[str]) -> None:
-    with capsys.disabled():
-        print(f"\nSmolLM2-135M, {where}, perplexity in bf16 {plain(where):.2f}; times that:")
-        for (_, kind), times in ((key, FOUND[key]) for key in FOUND if key[0] == where):
-            print(f"  {kind:32} {times:.4f}  (bound {BOUND[kind]})")
+def test_the_table(where: Where, tell: Callable[[str], None]) -> None:
+    lines = [f"SmolLM2-135M, {where}, perplexity in bf16 {plain(where):.2f}; times that:"]
+    for (_, kind), times in ((key, FOUND[key]) for key in FOUND if key[0] == where):
+        lines.append(f"  {kind:32} {times:.4f}  (bound {BOUND[kind]})")
+    tell("\n".join(lines))
     assert plain(where) < 40

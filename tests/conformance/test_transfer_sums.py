@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import random
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
@@ -152,7 +151,7 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     made.receiver.close()
 
 
-def test_corruption_of_any_chunk_is_caught(bench: Bench, request: pytest.FixtureRequest) -> None:
+def test_corruption_of_any_chunk_is_caught(bench: Bench, tell: Callable[[str], None]) -> None:
     caught, chunks = 0, set()
     for number in range(ROUNDS):
         _, copies = bench.room(RoomKey(2 * number + 1, 1), 0)
@@ -160,12 +159,7 @@ def test_corruption_of_any_chunk_is_caught(bench: Bench, request: pytest.Fixture
         said, _ = bench.room(RoomKey(2 * number + 2, 1), struck)
         caught += said.startswith("pages ") and "prefill's sum" in said and ", ours " in said
         chunks.add(said.split(" ")[1])
-    capture = request.config.pluginmanager.getplugin("capturemanager")
-    assert capture is not None
-    with capture.global_and_fixture_disabled():
-        sys.stdout.write(
-            f"\ncorruption caught, {bench.kind}: {caught} of {ROUNDS}, in {len(chunks)} chunks\n"
-        )
+    tell(f"corruption caught, {bench.kind}: {caught} of {ROUNDS}, in {len(chunks)} chunks")
     assert caught == ROUNDS
     assert len(chunks) == CHUNKS
 

@@ -98,17 +98,3 @@ def chaos_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("fleet")
     with running(folder, str(checkpoint("llama")), **CHAOS, **workers, **hosts) as cluster:
         yield cluster
-
-
-CELLS: dict[str, list[bool]] = {}
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if report.when == "call" and "tests/live/test_" in report.nodeid and "[" in report.nodeid:
-        matrix = report.nodeid.partition("::")[0].rpartition("/")[2].removesuffix(".py")
-        CELLS.setdefault(matrix, []).append(report.passed)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for matrix, passed in CELLS.items():
-        terminalreporter.line(f"{matrix}: {len(passed)} cells run, {sum(passed)} passed")
