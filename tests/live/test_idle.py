@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.cluster import Cluster, eventually
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.alone]
 WATCHED_S = 10.0
 
 

@@ -20,7 +20,7 @@ from tests.support.checkpoints import VOCABULARY, write_checkpoint
 from tests.support.cluster import Cluster, eventually, get, running
 from tests.support.faults import Client, body
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.alone]
 CHUNK, CHUNKS, ROOMS = 64, 8, 5
 LAYERS, KV_HEADS, HEAD_DIM = 16, 4, 64
 PROMPT_BYTES = CHUNK * CHUNKS * LAYERS * KV_HEADS * HEAD_DIM * 2 * 4  # in fp32
