@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -251,6 +252,42 @@ def test_a_peer_that_has_ended_gets_nothing() -> None:
         process.kill()
     assert sides.move(copies) == Moved.UNLIKE
     assert not sides.there.any()
+
+
+@pytest.mark.parametrize("call_bytes", [1, 1 << 20])  # before the second piece; after the last one
+def test_a_peer_that_ends_under_a_write_is_seen(sides: Sides, call_bytes: int) -> None:
+    """The first piece overwrites whose life is looked at, with one that has ended."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        ended = Life(process.pid)
+    ours, theirs = Registered(), Registered()
+    ours.add([Region(sides.here.ctypes.data, BYTES)])
+    notice, length = sides.notice, ctypes.sizeof(module._Neighbour)
+    theirs.add([Region(FAR, length), Region(FAR + length, BYTES)])
+    shifts = np.zeros(2, dtype=np.int64)
+    laid = Laid(theirs, shifts)
+    target = Target(laid, notice.ctypes.data, notice.tobytes(), sides.life)
+    laid._kept[2][1:] = target.address - FAR, sides.there.ctypes.data - FAR - length
+    other = type(target.struct).from_buffer_copy(target.struct)
+    other.life = ended.file
+    sides.here[:length] = np.frombuffer(bytes(other), dtype=np.uint8)
+    base = sides.here.ctypes.data
+    copies = CopyTable.of(
+        [Comb(base, FAR, length, 1), Comb(base + 4096, FAR + length, BYTES - 4096, 1)]
+    )
+    closed = sides.closed.ctypes.data
+    assert sides.mover.move(copies, Laid(ours), target, closed, call_bytes) == Moved.CHANGED
+    assert sides.there.any() == (call_bytes > 1)
+
+
+def test_what_is_streamed_is_fenced() -> None:
+    """No run shows it: a store past the caches is hardly ever seen after the next one."""
+    if platform.machine() != "x86_64" or shutil.which("objdump") is None:
+        pytest.skip("no objdump of x86")
+    copier()
+    words = ["objdump", "-d", str(module.COPIER.path())]
+    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "movnt" in told
+    assert "sfence" in told
 
 
 @pytest.mark.parametrize("length", [1000, 24_000])  # of pieces in the caches, and past them
