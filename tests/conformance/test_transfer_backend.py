@@ -26,7 +26,7 @@ from daemons.transfer.backend import (
 from daemons.transfer.config import TransferConfig
 from daemons.transfer.mooncake_env import PORTS
 from daemons.transfer.registry import create
-from tests.support.backends import EVERY, config_of, marked, memory_of
+from tests.support.backends import EVERY, backend_of, config_of, marked, memory_of
 from tests.support.transfer_process import Process, settled, until
 
 TIMEOUT_S = 2.0
@@ -82,8 +82,8 @@ def config(backend: str) -> TransferConfig:
 
 @pytest.fixture(params=marked(EVERY))
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    sender = create(config(request.param), "127.0.0.1")
-    receiver = create(config(request.param), "127.0.0.1")
+    sender = backend_of(request.param, TIMEOUT_S)
+    receiver = backend_of(request.param, TIMEOUT_S)
     source, target = Memory(BYTES, request.param), Memory(BYTES, request.param)
     source.array[:] = np.random.default_rng(1).integers(0, 256, BYTES, dtype=np.uint8)
     sender.register([source.region])

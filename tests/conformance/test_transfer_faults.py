@@ -19,8 +19,7 @@ import pytest
 
 from daemons.transfer import other_memory
 from daemons.transfer.backend import Copy, PeerGone, Region, TransferBackend, WriteCut
-from daemons.transfer.registry import create
-from tests.support.backends import BETWEEN, EVERY, NEEDS, config_of, marked
+from tests.support.backends import BETWEEN, EVERY, NEEDS, backend_of, marked
 from tests.support.transfer_process import Process, settled, until
 
 TIMEOUT_S = 2.0
@@ -47,7 +46,7 @@ class Inside:
     """A peer in this process, with what is asked of one in another."""
 
     def __init__(self, backend: str) -> None:
-        self._backend = create(config_of(backend, TIMEOUT_S), "127.0.0.1")
+        self._backend = backend_of(backend, TIMEOUT_S)
         self._memory = np.zeros(BYTES, dtype=np.uint8)
         self.session, self.pid = self._backend.session, os.getpid()
         self.address = self._memory.ctypes.data
@@ -66,7 +65,7 @@ class Pair:
 
     def __init__(self, name: str, start: Callable[[], Process | Inside]) -> None:
         self.name, self.start = name, start
-        self.backend: TransferBackend = create(config_of(name, TIMEOUT_S), "127.0.0.1")
+        self.backend: TransferBackend = backend_of(name, TIMEOUT_S)
         self.source = np.full(BYTES, OLD, dtype=np.uint8)
         self.backend.register([Region(self.source.ctypes.data, BYTES)])
         self.peer = start()

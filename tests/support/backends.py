@@ -1,20 +1,28 @@
 """The transfer backends that tests go over: all of ours, and Mooncake where RDMA is wanted.
 
-A name is a backend's, backend/protocol, or backend/plain: then its memory is nobody's to map.
+A name is a backend's, backend/protocol, backend/plain: then its memory is nobody's to map, or
+cma/numpy: then it has no compiled copier.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
+from daemons.cluster.errors import OperatorError
 from daemons.kv.shareable import shareable
+from daemons.transfer.backend import TransferBackend
+from daemons.transfer.cma import Cma
 from daemons.transfer.config import TransferConfig
-from daemons.transfer.registry import OURS
+from daemons.transfer.native.build import COPIER
+from daemons.transfer.native.mover import mover
+from daemons.transfer.registry import OURS, create
 
 BETWEEN = (
     *(name for name in OURS if name != "loopback"),
     "cma/plain",
+    "cma/numpy",
     "mooncake/rdma",
 )  # two processes
 EVERY = ("loopback", *BETWEEN)
@@ -29,6 +37,19 @@ def config_of(name: str, write_timeout_s: float) -> TransferConfig:
         protocol=protocol if protocol in ("tcp", "rdma") else "auto",  # type: ignore[arg-type]
         write_timeout_s=write_timeout_s,
     )
+
+
+def backend_of(name: str, write_timeout_s: float, host: str = "127.0.0.1") -> TransferBackend:
+    """Make one of ``EVERY``, with the copier of the sources as they are now, where it is wanted."""
+    if mover() is None:
+        with suppress(OperatorError):
+            COPIER.build()
+        mover.cache_clear()
+    backend = create(config_of(name, write_timeout_s), host)
+    if name == "cma/numpy":
+        assert isinstance(backend, Cma)
+        backend._mover = None
+    return backend
 
 
 def memory_of(name: str, length: int) -> Any:

@@ -13,13 +13,12 @@ import sys
 import numpy as np
 
 from daemons.transfer.backend import Copy, PeerGone, Region, TransferBackend, WriteCut
-from daemons.transfer.registry import create
-from tests.support.backends import config_of, memory_of
+from tests.support.backends import backend_of, memory_of
 
 
 def main() -> None:
     host, length, name = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    backend = create(config_of(name, 2), host)
+    backend = backend_of(name, 2, host)
     memory = memory_of(name, length)
     backend.register([Region(memory.ctypes.data, length)])
     say({"session": backend.session, "address": memory.ctypes.data, "pid": os.getpid()})
