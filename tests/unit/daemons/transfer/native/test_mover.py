@@ -220,6 +220,25 @@ def test_what_leaves_a_region_is_a_stray_as_the_tables_of_memory_say(
         assert not sides.there.any()
 
 
+@pytest.mark.parametrize("side", ["source_step", "target_step"])
+@pytest.mark.parametrize(
+    "comb",
+    [
+        Comb(64, 64, 0, 1),
+        Comb(64, 64, -64, 1),
+        Comb(64, 64, 64, 0),
+        Comb(64, 64, 64, -1),
+        Comb(64, 64, 64, 3, (1 << 63) - 1, (1 << 63) - 1),  # in 64 bits the last one is at 62
+        Comb(64, 64, 64, 5, 1 << 62, 1 << 62),  # at 64
+        Comb(64, 64, 64, (1 << 62) + 1, 4, 4),
+    ],
+)
+def test_what_no_comb_is_moves_nothing(sides: Sides, comb: Comb, side: str) -> None:
+    one_side = comb._replace(**{side: 0})
+    assert sides.move(CopyTable.of([Comb(0, 0, 64, 1), one_side])) == Moved.STRAY
+    assert not sides.there.any()
+
+
 @pytest.mark.parametrize("step", [(1 << 63) - 1, -(1 << 63)])
 def test_the_step_of_a_single_piece_is_any_number(sides: Sides, build: Mover, step: int) -> None:
     sides.mover = build
