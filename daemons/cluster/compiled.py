@@ -127,6 +127,6 @@ def _processor() -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             words += [line for line in lines if line.startswith(("flags", "Features", "model\t"))]
-    except OSError:
-        words.append(platform.processor())
+    except OSError:  # no word of what it can do: then this host's library is no other one's
+        words.append(platform.node())
     return "\n".join(sorted(set(words)))

@@ -44,6 +44,20 @@ def test_another_processor_has_another_name(
     assert answer.path() != first
 
 
+def test_a_processor_that_nobody_tells_of_shares_its_library_with_no_other_host(
+    answer: Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hidden(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    names = set()
+    for host in ("one", "another"):
+        monkeypatch.setattr(compiled, "open", hidden, raising=False)
+        monkeypatch.setattr("platform.node", lambda host=host: host)
+        names.add(answer.path())
+    assert len(names) == 2
+
+
 def test_a_build_leaves_the_library_and_nothing_else(answer: Compiled) -> None:
     needs_a_compiler()
     path = answer.build()
