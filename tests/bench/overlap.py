@@ -6,7 +6,9 @@ chunk by chunk. Prompts of eight chunks go, in turns, through either prefill and
 
 Figures are medians of a run. *Hidden*: the bytes that had landed before the forward ended. *After*:
 from the prompt's last forward to the moment at which decode has everything, by both daemons'
-stories; processes of one host have one clock. *Split - unsplit*: of the time to the only token.
+stories; processes of one host have one clock. *Split - unsplit*: of the time to the only token, and
+what the goal is about. On a busy machine two forwards differ by more than the goal; where the
+hand-over after the forward is within it and the difference is not, both are told.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ class Case:
         """Return the figures."""
         differences = [a - b for a, b in zip(self.split_s, self.unsplit_s, strict=True)]
         layer_s = self.sent_bytes / CHUNKS / LAYERS / self.wire_bytes_per_s
-        after_s = statistics.median(self.after_s)
+        after_s, difference_s = statistics.median(self.after_s), statistics.median(differences)
+        is_hidden, goal_s = statistics.median(self.hidden) >= 0.9, MAY_COST_S + layer_s
         return {
             "backend": self.backend,
             "grain": self.grain,
@@ -58,10 +61,11 @@ class Case:
             "after_ms": round(after_s * 1e3, 2),
             "split_ms": round(statistics.median(self.split_s) * 1e3, 1),
             "unsplit_ms": round(statistics.median(self.unsplit_s) * 1e3, 1),
-            "difference_ms": round(statistics.median(differences) * 1e3, 1),
+            "difference_ms": round(difference_s * 1e3, 1),
             "layer_ms": round(layer_s * 1e3, 2),
             "sent_bytes": self.sent_bytes,
-            "is_met": statistics.median(self.hidden) >= 0.9 and after_s <= MAY_COST_S + layer_s,
+            "is_met": is_hidden and difference_s <= goal_s,
+            "is_hand_over_met": is_hidden and after_s <= goal_s,
         }
 
 
@@ -86,12 +90,19 @@ def main(argv: list[str]) -> int:
         print(
             f"{row['backend']:9} {row['grain']:6} {row['hidden']:6.1%} {row['after_ms']:6.1f}"
             f" {goal_ms:5.1f} {row['split_ms']:6.0f} {row['unsplit_ms']:8.0f}"
-            f" {row['difference_ms']:11.1f}  {'met' if row['is_met'] else ''}"
+            f" {row['difference_ms']:11.1f}  {verdict(row)}"
         )
     if flags.json:
         told = {"load": load, "chunk": flags.chunk, "rounds": flags.rounds, "rows": rows}
         flags.json.write_text(json.dumps(told, indent=2))
     return 0
+
+
+def verdict(row: dict[str, Any]) -> str:
+    """Return in words how a case stands to the goal."""
+    if row["is_met"]:
+        return "met" if row["is_hand_over_met"] else "met, but not by the hand-over alone"
+    return "MISSED" + (", but met by the hand-over alone" if row["is_hand_over_met"] else "")
 
 
 def measured(backend: str, chunk: int, rounds: int) -> Iterator[Case]:
