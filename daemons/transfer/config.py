@@ -16,7 +16,8 @@ class TransferConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     device: str = ""  # RDMA devices, e.g. "mlx5_0"; "": the backend's choice
     # prefill: pages leave when their chunk is computed, or layer by layer while it is
     grain: Literal["layer", "chunk"] = "layer"
-    batch_copies: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1000  # copies in one call
+    # mooncake: copies to one peer that have begun and are not acknowledged
+    batch_copies: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1000
     # prefill: to all decodes together, bytes that have left and are not acknowledged
     in_flight_bytes: Annotated[int, msgspec.Meta(ge=4 << 20)] = 256 << 20
     checksum: Literal["off", "sampled", "all"] = "sampled"  # chunks that decode compares with ours
