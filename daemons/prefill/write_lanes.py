@@ -100,10 +100,10 @@ class WriteLanes:
 
     def write(self, command: WriteKV) -> WriteSkipped | None:
         """Queue a write; a decode that is gone already skips it at once."""
+        self._waiting[command.key] += 1  # also when it ends at once: ``settled`` hears of it
         lane = self._ways.get(command.peer)
         if lane is None:
             return WriteSkipped(command.key)
-        self._waiting[command.key] += 1
         lane.submit(command)
         return None
 

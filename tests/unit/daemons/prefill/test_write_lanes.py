@@ -239,6 +239,24 @@ def test_a_forgotten_decode_is_written_to_no_more() -> None:
     assert lanes.write(LAST) == WriteSkipped(KEY)
 
 
+def test_a_write_that_is_skipped_at_once_leaves_those_before_it_called_off() -> None:
+    gate = threading.Event()
+    bench = Bench(CopyingBackend(gate=gate))
+    lanes = bench.lanes()
+    lanes.learn(D0, bench.buffers(D0, "frozen"))
+    lanes.write(WriteKV(RoomKey(1, 1), D0, (0,), (0,)))
+    assert bench.backend.begun.wait(20)
+    lanes.write(WriteKV(KEY, D0, (1,), (1,)))
+    lanes.forget(D0)
+    lanes.call_off(KEY)
+    lanes.settled(lanes.write(LAST))
+    gate.set()
+    assert [bench.event(), bench.event()] == [
+        WriteDone(RoomKey(1, 1), PAGE_BYTES),
+        WriteSkipped(KEY),
+    ]
+
+
 # --- layer by layer ---
 
 
