@@ -188,6 +188,18 @@ def test_what_is_streamed_is_whole_at_each_end(
         assert np.array_equal(sides.there, expected(sides.here, both))
 
 
+@pytest.mark.parametrize("gap", [1, 16, 63, 64])
+@pytest.mark.parametrize("length", [64, 192, 4096])
+def test_whole_lines_that_no_line_begins_with_are_streamed_all_the_same(
+    sides: Sides, build: Mover, length: int, gap: int
+) -> None:
+    sides.mover = build
+    comb = Comb(0, 0, length, 9, length, length + gap)
+    aside = Comb(0, BYTES // 2, BYTES // 2, 1)
+    assert sides.move(CopyTable.of([comb, aside])) == Moved.DONE
+    assert np.array_equal(sides.there, expected(sides.here, [*copies_of(comb), *copies_of(aside)]))
+
+
 def test_single_pieces_on_both_sides_of_a_border_go_to_their_own_regions(sides: Sides) -> None:
     sides.regions = Region(FAR, 4096), Region(FAR + 4096, 4096)
     sides.places = 0, 12288
