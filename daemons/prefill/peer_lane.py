@@ -38,7 +38,7 @@ class Task:
     slices: deque[CopyTable] = field(default_factory=deque)  # that wait, of ``planned`` layers
     planned: int = 0
     itinerary: Itinerary | None = None  # None: it has not been planned
-    is_prepared: bool = False  # as far as it can be ahead of its turn
+    is_prepared: bool = False  # for its next turn, as far as can be
     ready_s: float | None = None  # since when something could be done for it
     served_s: float = field(default_factory=monotonic)  # when it came, or was written last
     sent_bytes: int = 0
@@ -109,6 +109,7 @@ class PeerLane:
             event = self._carrying.broken(task, f"{type(error).__name__}: {error}")
         with self._changed:
             self._served[task.command.key] += task.sent_bytes - before_bytes
+            task.is_prepared = False  # for what comes next of it
             if event is not None:
                 self._remove(task)
         if event is not None:

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 
 from daemons.cluster.errors import OperatorError
 from daemons.engine.progress import Progress
@@ -127,10 +128,15 @@ class WriteLanes:
         command, progress = task.command, self._source.progress
         if not command.step or task.slices or command.key in self._called_off:
             return True
-        layers = progress.layers_of(command.step)
+        return progress.layers_of(command.step) >= self._next_group(task).stop
+
+    def _next_group(self, task: Task) -> range:
+        """Return the layers that a write goes on with at the soonest."""
+        command, all_layers = task.command, self._source.progress.layers
         pages = max(len(command.source_pages), len(command.source_window))
-        ready_bytes = (layers - task.layers) * pages * self._layer_bytes
-        return layers == progress.layers or ready_bytes >= GROUP_BYTES
+        layer_bytes = pages * self._layer_bytes
+        least = ceil(GROUP_BYTES / layer_bytes) if layer_bytes else all_layers
+        return range(task.layers, min(task.layers + max(1, least), all_layers))
 
     def _advance(self, task: Task, way: _Way) -> WriteDone | WriteFailed | WriteSkipped | None:
         """Write what is ready of a write; None while more is to come."""
@@ -191,8 +197,10 @@ class WriteLanes:
             task.layers = task.planned
 
     def _prepare(self, task: Task, way: _Way) -> None:
-        """Plan all layers of a write, of which none may be ready yet."""
-        task.itinerary = self._itinerary(task.command, way)
+        """Plan all layers of a write, of which none may be ready yet, and those that come next."""
+        if task.itinerary is None:
+            task.itinerary = self._itinerary(task.command, way)
+        task.itinerary.expect(self._next_group(task))
 
     def _itinerary(self, command: WriteKV, way: _Way) -> Itinerary:
         pool, parts = self._source.window, []

@@ -59,11 +59,8 @@ class Comb(NamedTuple):
         """Return some of the pieces."""
         if not begin and end == self.teeth:
             return self
-        return self._replace(
-            source=self.source + begin * self.source_step,
-            target=self.target + begin * self.target_step,
-            teeth=end - begin,
-        )
+        source, target, length, _, of, to = self
+        return Comb(source + begin * of, target + begin * to, length, end - begin, of, to)
 
 
 class CopyTable:

@@ -72,7 +72,9 @@ class Pairing:
     page_bytes: Integers
     source_pages: int
     target_pages: int
-    _of_layers: dict[range | None, _Pairs] = field(default_factory=dict)  # that were asked for
+    _whole: _Pairs
+    _starts: list[int]  # position of each layer's first pair, and of the end, ``[layers + 1]``
+    _apart: dict[tuple[int, int], _Pairs] = field(default_factory=dict)  # where all are no comb
     _last: list[_Planned] = field(default_factory=list)  # of a write that goes layer by layer
 
     def runs(self, source_pages: Sequence[int], target_pages: Sequence[int]) -> Runs:
@@ -124,9 +126,7 @@ class Pairing:
         So the copies of a run lie one step apart, on both sides, and can be made in one go.
         ``layers`` are those to be sent, one after the other; None: all.
         """
-        pairs = self._of_layers.get(layers)
-        if pairs is None:
-            pairs = self._of_layers[layers] = self._some(layers)
+        pairs = self._whole if layers is None else self._some(*self.span(layers))
         if pairs.comb is not None and len(runs.pages) <= FEW_RUNS:
             return CopyTable.of(map(partial(_moved, pairs.comb), *runs))
         first, then, pages = (_column(numbers)[:, np.newaxis] for numbers in runs)  # [runs, 1]
@@ -136,15 +136,31 @@ class Pairing:
         lengths[...] = pages * pairs.page_bytes
         return CopyTable(source.ravel(), target.ravel(), lengths.ravel())
 
-    def _some(self, layers: range | None) -> _Pairs:
-        some = slice(None)
-        if layers is not None:
-            some = slice(*np.searchsorted(self.layers, (layers.start, layers.stop)).tolist())
-        source, target, page_bytes = self.source[some], self.target[some], self.page_bytes[some]
-        found = combs(CopyTable(source, target, page_bytes))
-        if len(set(page_bytes.tolist())) == 1:
-            page_bytes = page_bytes[:1]
-        return _Pairs(source, target, page_bytes, found[0] if len(found) == 1 else None)
+    def span(self, layers: range) -> tuple[int, int]:
+        """Return where the pairs of some layers begin and end."""
+        last = len(self._starts) - 1
+        return self._starts[min(layers.start, last)], self._starts[min(layers.stop, last)]
+
+    def _some(self, begin: int, end: int) -> _Pairs:
+        source, target, page_bytes, comb = self._whole
+        if len(page_bytes) > 1:
+            page_bytes = page_bytes[begin:end]
+        if comb is not None:
+            comb = comb.part(begin, end) if begin < end else None
+        elif begin < end:
+            if (known := self._apart.get((begin, end))) is None:
+                known = _paired(source[begin:end], target[begin:end], page_bytes)
+                self._apart[begin, end] = known
+            return known
+        return _Pairs(source[begin:end], target[begin:end], page_bytes, comb)
+
+
+def _paired(source: Integers, target: Integers, page_bytes: Integers) -> _Pairs:
+    lengths = np.broadcast_to(page_bytes, source.shape)
+    found = combs(CopyTable(source, target, lengths))
+    if len(set(page_bytes.tolist())) == 1:
+        page_bytes = page_bytes[:1]
+    return _Pairs(source, target, page_bytes, found[0] if len(found) == 1 else None)
 
 
 def pairing(
@@ -169,7 +185,10 @@ def pairing(
     rows = [(s.layer, s.address, t.address, s.page_bytes) for s, t in pairs]
     table = np.array(rows, dtype=np.int64).reshape(-1, 4)
     layers, source, target, page_bytes = table.T.copy()
-    return Pairing(layers, source, target, page_bytes, source_pool_pages, target_pool_pages)
+    whole = _paired(source, target, page_bytes)
+    ends = np.searchsorted(layers, np.arange(int(layers[-1]) + 2 if len(layers) else 1))
+    pools = source_pool_pages, target_pool_pages
+    return Pairing(layers, source, target, page_bytes, *pools, whole, ends.tolist())
 
 
 def copies(

@@ -35,7 +35,8 @@ class Layout:
         sizes = {"l": layers, "k": 2, "h": heads}
         planes = int(np.prod([sizes[one] for one in self.planes] or [1]))
         whole = int(np.prod(list(sizes.values())))
-        return Shape(name, planes, page_bytes * whole // planes)
+        of_layers = layers if "l" in self.planes else 1
+        return Shape(name, planes, page_bytes * whole // planes, of_layers)
 
 
 LAYOUTS = {

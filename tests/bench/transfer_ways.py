@@ -8,6 +8,7 @@ move through it from round to round, so that little is in the caches.
 from __future__ import annotations
 
 import ctypes
+import math
 import socket
 import statistics
 import subprocess
@@ -23,6 +24,7 @@ import numpy as np
 
 from daemons.kv.shareable import shareable
 from daemons.prefill.peer_lane import QUANTUM_BYTES
+from daemons.prefill.write_lanes import GROUP_BYTES
 from daemons.protocol.handshake import KvRegion
 from daemons.transfer import mooncake_env
 from daemons.transfer.backend import Copy, CopyTable, Region, TransferBackend
@@ -54,6 +56,7 @@ class Shape:
     name: str
     planes: int
     page_bytes: int  # in one plane
+    layers: int = 1  # that the planes are of
 
     @property
     def whole_page_bytes(self) -> int:
@@ -61,9 +64,12 @@ class Shape:
         return self.planes * self.page_bytes
 
     def regions(self, address: int, pages: int) -> list[KvRegion]:
-        """Return the regions of a pool; planes pair by number, whatever they hold."""
-        size = pages * self.page_bytes
-        return [KvRegion(address + i * size, self.page_bytes, i, 0, 0) for i in range(self.planes)]
+        """Return the regions of a pool; planes of a layer pair by number, whatever they hold."""
+        size, of_layer = pages * self.page_bytes, self.planes // self.layers
+        return [
+            KvRegion(address + i * size, self.page_bytes, i // of_layer, 0, i % of_layer)
+            for i in range(self.planes)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +216,7 @@ class Planning(NamedTuple):
     Attributes:
         share: of planning and writing, all of it.
         each_us: for a chunk, all of it.
-        waited: share of what is left to do when a chunk's layers are there.
+        waited: share of what is left to do when layers are there that a forward has just left.
     """
 
     share: float
@@ -232,9 +238,8 @@ class Backend:
             peer.ask("fill", 0)
             everything = Copy(memory.region.address, peer.address, length)
             self.backend.write(peer.session, [everything])  # no page is new to either side now
-        self.ahead_s: list[float] = []  # of each round: the sum of all lanes
-        self.planning_s: list[float] = []
-        self.writing_s: list[float] = []
+        self.planned: list[tuple[float, float]] = []  # of each round, planning and writing: the
+        self.followed: list[tuple[float, float]] = []  # sums of all lanes, in seconds
 
     @property
     def transport(self) -> str:
@@ -246,40 +251,58 @@ class Backend:
         return self.memory.pairing(case, self.peers[lane].address)
 
     def send(self, case: Case, shift: int) -> float:
-        """Plan and write. What a forward hides in a prefill is counted apart, as ``ahead_s``."""
-        paired = [self.pairing(case, lane) for lane in range(len(self.peers))]
-        layers = range(case.shape.planes)
-        ahead_s, planning_s, writing_s = ([0.0] * len(self.peers) for _ in range(3))
+        """Plan and write, as after a forward: all layers are there."""
+        layers = range(case.shape.layers)
+        planning_s, writing_s = ([0.0] * len(self.peers) for _ in range(2))
 
         def work(lane: int, chunk: Chunk) -> None:
             begun = time.perf_counter()
-            part = Part(layers, paired[lane], paired[lane].runs(chunk, chunk))
-            itinerary = Itinerary([part], QUANTUM_BYTES)
-            ready = time.perf_counter()
-            slices = itinerary.slices(layers)
+            slices = self._itinerary(case, lane, chunk).slices(layers)
             planned = time.perf_counter()
             for some in slices:
                 self.backend.write(self.peers[lane].session, some)
             writing_s[lane] += time.perf_counter() - planned
-            planning_s[lane] += planned - ready
-            ahead_s[lane] += ready - begun
+            planning_s[lane] += planned - begun
 
         rate = self.memory.lanes.rate(case, work, shift)
-        self.ahead_s.append(sum(ahead_s))
-        self.planning_s.append(sum(planning_s))
-        self.writing_s.append(sum(writing_s))
+        self.planned.append((sum(planning_s), sum(writing_s)))
         return rate
+
+    def follow(self, case: Case, shift: int) -> float:
+        """Write as behind a forward: groups of layers, planned before they are there."""
+        layers, layer_bytes = case.shape.layers, case.shape.whole_page_bytes // case.shape.layers
+        waiting_s, writing_s = ([0.0] * len(self.peers) for _ in range(2))
+
+        def work(lane: int, chunk: Chunk) -> None:
+            itinerary = self._itinerary(case, lane, chunk)
+            group = max(1, math.ceil(GROUP_BYTES / (len(chunk) * layer_bytes)))
+            for first in range(0, layers, group):
+                some = range(first, min(first + group, layers))
+                itinerary.expect(some)
+                there = time.perf_counter()
+                slices = itinerary.slices(some)
+                ready = time.perf_counter()
+                for part in slices:
+                    self.backend.write(self.peers[lane].session, part)
+                writing_s[lane] += time.perf_counter() - ready
+                waiting_s[lane] += ready - there
+
+        rate = self.memory.lanes.rate(case, work, shift)
+        self.followed.append((sum(waiting_s), sum(writing_s)))
+        return rate
+
+    def _itinerary(self, case: Case, lane: int, chunk: Chunk) -> Itinerary:
+        paired = self.pairing(case, lane)
+        part = Part(range(case.shape.layers), paired, paired.runs(chunk, chunk))
+        return Itinerary([part], QUANTUM_BYTES)
 
     def planning(self, rounds: int, chunks: int) -> Planning:
         """Return what planning cost in the last rounds of so many chunks."""
-        columns = (self.ahead_s, self.planning_s, self.writing_s)
-        spent = list(zip(*(column[-rounds:] for column in columns), strict=True))
+        planned = self.planned[-rounds:]
         return Planning(
-            statistics.median(
-                (ahead + plan) / (ahead + plan + write) for ahead, plan, write in spent
-            ),
-            statistics.median(ahead + plan for ahead, plan, _ in spent) / chunks * 1e6,
-            statistics.median(plan / (plan + write) for _, plan, write in spent),
+            statistics.median(plan / (plan + write) for plan, write in planned),
+            statistics.median(plan for plan, _ in planned) / chunks * 1e6,
+            statistics.median(wait / (wait + write) for wait, write in self.followed[-rounds:]),
         )
 
     def close(self) -> None:

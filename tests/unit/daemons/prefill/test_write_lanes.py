@@ -29,6 +29,7 @@ from daemons.protocol.metadata import ROW_BYTES, Row, RowState, pack, unpack
 from daemons.protocol.topology import Fingerprint
 from daemons.runtime.row_memory import RowMemory
 from daemons.transfer.backend import Copy, CopyTable, PeerGone, Region, WriteCut
+from daemons.transfer.itinerary import Itinerary, Part
 from daemons.transfer.plan import Pairing
 from daemons.transfer.slices import cut
 from daemons.transfer.sums import PageSums
@@ -347,6 +348,34 @@ def test_a_write_is_planned_while_its_forward_runs(monkeypatch: pytest.MonkeyPat
     bench.progress.end(7)
     assert bench.event() == WriteDone(KEY, 4 * PAGE_BYTES)
     assert bench.theirs.held[:] == bytes(range(256))
+
+
+def test_each_group_of_layers_is_planned_before_it_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layers = Layers()
+    bench, lanes = layers.bench, layers.lanes(monkeypatch)
+    expected: list[range] = []
+    real = Itinerary.expect
+
+    def expect(itinerary: Itinerary, some: range) -> None:
+        real(itinerary, some)
+        expected.append(some)
+
+    monkeypatch.setattr(Itinerary, "expect", expect)
+    bench.ours.held[:] = bytes(range(256))
+    bench.progress.begin(7)
+    lanes.write(FOLLOWS)
+    assert within(20, lambda: expected == [range(1)])
+    monkeypatch.setattr(Part, "copies", None)  # what was expected needs it no more
+    bench.progress.reach(0)
+    layers.landed(0)
+    assert bench.events.empty()
+    monkeypatch.undo()
+    bench.progress.end(7)
+    event = bench.event()
+    assert isinstance(event, WriteDone)
+    assert event.sent_bytes == 4 * PAGE_BYTES
 
 
 def test_what_cannot_be_planned_fails_when_its_turn_comes(monkeypatch: pytest.MonkeyPatch) -> None:

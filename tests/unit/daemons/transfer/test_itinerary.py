@@ -61,6 +61,26 @@ def test_what_goes_at_once_was_cut_before(monkeypatch: pytest.MonkeyPatch) -> No
     assert joined(slices).total_bytes == sum(copy.bytes for copy in every)
 
 
+def test_a_group_that_is_expected_was_cut_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, every = itinerary(100)
+    found = list(planned.slices(range(1, 3)))
+    planned.expect(range(1, 3))
+    monkeypatch.setattr(Part, "copies", None)
+    assert [list(part) for part in planned.slices(range(1, 3))] == [list(part) for part in found]
+    planned.expect(range(LAYERS))
+    assert sum(part.total_bytes for part in planned.slices(range(LAYERS))) == sum(
+        copy.bytes for copy in every
+    )
+
+
+def test_columns_give_the_same_groups_as_combs(monkeypatch: pytest.MonkeyPatch) -> None:
+    combs = itinerary(1 << 20)[0].slices(range(1, 5))
+    monkeypatch.setattr(plan, "FEW_RUNS", -1)
+    columns = itinerary(1 << 20)[0].slices(range(1, 5))
+    assert all(part.combs is None for part in columns)
+    assert sorted(copies(list(columns))) == sorted(copies(list(combs)))
+
+
 def test_groups_are_cut_too() -> None:
     planned, _ = itinerary(100)
     slices = planned.slices(range(1, 3))

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from daemons.protocol.handshake import KvRegion
 from daemons.transfer import plan
@@ -169,6 +170,30 @@ def test_some_layers_of_a_write_are_a_part_of_all() -> None:
     parts = [list(paired.copies(runs, layers)) for layers in (range(1), range(1, 3), range(3, 4))]
     assert sorted(copy for part in parts for copy in part) == sorted(paired.copies(runs))
     assert [len(part) for part in parts] == [8, 16, 8]
+
+
+def test_a_layer_that_lies_apart_is_no_comb_with_others_and_one_alone() -> None:
+    sources, targets = pool(1000, range(2), layers=2), pool(100_000, range(2), layers=2)
+    apart = [replace(r, address=r.address + 8 * r.layer) for r in targets]
+    paired = pairing(sources, apart, source_pool_pages=POOL, target_pool_pages=POOL)
+    runs = paired.runs([1, 2, 5], [3, 4, 8])
+    assert paired.copies(runs).combs is None
+    both = [paired.copies(runs, range(layer, layer + 1)) for layer in (0, 1)]
+    assert all(part.combs is not None for part in both)
+    assert both[0].combs == paired.copies(runs, range(1)).combs
+    assert sorted(c for part in both for c in part) == sorted(paired.copies(runs))
+    assert len(paired.copies(runs, range(2, 9))) == 0
+
+
+def test_a_peer_with_other_layers_gets_those_that_both_have() -> None:
+    sources = [r for r in pool(1000, range(1), layers=6) if r.layer % 2]
+    targets = pool(100_000, range(1), layers=6)
+    paired = pairing(sources, targets, source_pool_pages=POOL, target_pool_pages=POOL)
+    runs = paired.runs((1, 2), (3, 4))
+    found = [len(paired.copies(runs, range(layer, layer + 1))) for layer in range(7)]
+    assert found == [0, 2, 0, 2, 0, 2, 0]
+    nothing = pairing([], targets, source_pool_pages=POOL, target_pool_pages=POOL)
+    assert len(nothing.copies(nothing.runs((1,), (1,)), range(3))) == 0
 
 
 @given(pages=pages(), layers=st.integers(1, 3))
