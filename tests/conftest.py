@@ -7,6 +7,7 @@ tests, since what a process of pytest-xdist prints is lost.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -66,6 +67,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         LEFT_OUT[marker] = len(marked)
         config.hook.pytest_deselected(items=marked)
         items[:] = [item for item in items if item not in set(marked)]
+
+
+def pytest_collection_finish() -> None:
+    """Spare later collections of garbage, some of them asked for, all that was imported."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
