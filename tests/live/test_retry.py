@@ -17,7 +17,7 @@ from tests.support.cluster import Cluster, eventually, get, kill, running
 from tests.support.faults import Ended, Right, arm, ask, clear, healthy, prompt_of, rooms_in
 
 pytestmark = pytest.mark.live
-BACK_S = 60.0
+BACK_S = 120.0
 NEW = 12
 
 

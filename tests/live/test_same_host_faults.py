@@ -38,7 +38,7 @@ LONG = prompt_of(400, 3)  # fifty chunks
 PAGES = 25  # of LONG
 INFLIGHT = next(stage for stage in STAGES if stage.name == "inflight")
 STOPPED_S = 1.5  # three times settle_s
-BACK_S = 60.0
+BACK_S = 120.0
 NEAR = [name for name in BETWEEN if "/" not in name and name != "mooncake"]
 DEATHS = ("peer.died", "peer.unreachable", "lb.worker_gone", "instance.stopping", "transfer.failed")
 

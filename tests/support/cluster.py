@@ -129,7 +129,7 @@ def events(url: str, body: dict[str, Any], within_s: float = HTTP_S) -> Iterator
                 yield line[6:].strip().decode()
 
 
-def eventually(what: Callable[[], T], within_s: float = 20.0) -> T:
+def eventually(what: Callable[[], T], within_s: float = 60.0) -> T:
     """Return the first true value of ``what``, asking again until the deadline."""
     deadline = time.monotonic() + within_s
     while True:

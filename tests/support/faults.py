@@ -212,7 +212,7 @@ def _state(pid: int) -> str:
 
 
 def healthy(
-    cluster: Cluster, right: Right, *, within_s: float = 40.0, workers: Sequence[str] = ()
+    cluster: Cluster, right: Right, *, within_s: float = 90.0, workers: Sequence[str] = ()
 ) -> None:
     """Fail unless the cluster soon says the right text again and all its pools are free."""
     prompt = prompt_of(21, 99)
