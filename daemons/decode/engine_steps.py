@@ -81,7 +81,7 @@ class EngineSteps:
             self.ends.end(request, request.failure, now)
         elif result.error:
             self._fail(request, result.error, now)
-        elif request.key in self.stages.forward.rooms:
+        elif request.chunk:  # of its prompt
             self._computed(request, result, now)
         elif result.token is None:
             self._fail(request, NO_TOKEN, now)
@@ -110,8 +110,9 @@ class EngineSteps:
     def _answered(self, key: RoomKey) -> Request | None:
         """Return a room that the engine has answered about, and count the answer."""
         stages = self.stages
-        request = stages.running.rooms.get(key) or stages.ending.get(key)
-        request = request or stages.forward.rooms.get(key)
+        request = stages.running.rooms.get(key)
+        if request is None:
+            request = stages.ending.get(key) or stages.forward.rooms.get(key)
         if request is not None:
             request.in_steps -= 1
         return request

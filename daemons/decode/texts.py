@@ -43,12 +43,13 @@ class Texts:
 
     def go_on(self, request: Request, token: TokenOut, now: float) -> None:
         """Give the client a token that a step of the batch has brought."""
-        request.output.append(token.id)
-        self.out.count("output_tokens")
-        if len(request.output) == 2:
+        out, output = self.out, request.output
+        output.append(token.id)
+        out.count("output_tokens")
+        if len(output) == 2:
             self.recorder.note(request.key, "first decoded token", now)
         finish, finish_token = finish_of(request)
-        self.out.tell_token(request.key, token, finish, finish_token)
+        out.tell_token(request.key, token, finish, finish_token)
         if finish is not None:
             self.ends.end(request, None, now)
 
