@@ -209,6 +209,17 @@ def test_single_pieces_on_both_sides_of_a_border_go_to_their_own_regions(sides: 
     assert not sides.there[4096:12288].any()
 
 
+@pytest.mark.parametrize("odd", [1, 3, 5])
+@pytest.mark.parametrize("field", Copy._fields)
+def test_a_single_piece_that_is_not_like_the_others_goes_where_it_belongs(
+    sides: Sides, field: str, odd: int
+) -> None:
+    copies = [Copy(at, at, 64) for at in range(0, 1200, 200)]
+    copies[odd] = copies[odd]._replace(**{field: getattr(copies[odd], field) + 7})
+    assert sides.move(table(copies)) == Moved.DONE
+    assert np.array_equal(sides.there, expected(sides.here, copies))
+
+
 edges = st.sampled_from(
     [-(1 << 63), -BYTES, -1, 0, 1, BYTES // 2 - 1, BYTES // 2, BYTES, (1 << 63) - 1]
 )
