@@ -35,6 +35,10 @@ LEDGER = "daemons/kv/ledger.py"
 TABLE = "daemons/kv/window_table.py"
 WINDOWS = "daemons/kv/window_cache.py"
 
+CMA = "daemons/transfer/cma.py"
+COPIER = "daemons/transfer/native/move.cpp"
+COPIER_TEST = f"{CORE}/transfer/native/test_mover.py"
+
 MUTANTS = (
     Mutant(
         "quarantine is released by a timer",
@@ -501,5 +505,62 @@ MUTANTS = (
         "                self.window.release(key, request.window.own, Owner.REQUEST)\n"
         "                request.window.spare = ()",
         SEEDS,
+    ),
+    Mutant(
+        "the copier writes to whom it has not looked at",
+        COPIER,
+        "if (!is_as_found(*peer)) return UNLIKE;",
+        "",
+        f"{COPIER_TEST}::test_a_peer_with_another_notice_gets_nothing",
+    ),
+    Mutant(
+        "the copier does not look between calls",
+        COPIER,
+        "if (moved && moved + part_bytes > call_bytes) {",
+        "if (false) {",
+        f"{COPIER_TEST}::test_between_calls_the_notice_is_looked_at",
+    ),
+    Mutant(
+        "the copier does not look after the last call",
+        COPIER,
+        "return look_again(*peer, closed);",
+        "return DONE;",
+        f"{COPIER_TEST}::test_after_the_last_call_the_notice_is_looked_at",
+    ),
+    Mutant(
+        "the copier takes a dead peer's notice for its life",
+        COPIER,
+        "poll(&life, 1, 0) == 0;",
+        "true;",
+        f"{COPIER_TEST}::test_a_peer_that_ends_under_a_write_is_seen",
+    ),
+    Mutant(
+        "the copier's streamed stores are not fenced",
+        COPIER,
+        "if (streamed) fence();",
+        "",
+        f"{COPIER_TEST}::test_what_is_streamed_is_fenced",
+    ),
+    Mutant(
+        "the copier goes a byte past a region",
+        COPIER,
+        "return end <= in.ends[index] ? index : 0;",
+        "return end <= in.ends[index] + 1 ? index : 0;",
+        f"{COPIER_TEST}::test_what_no_comb_is_moves_nothing",
+    ),
+    Mutant(
+        "the copier is tried for as long as a peer shows something new",
+        CMA,
+        "for _ in range(TRIES):",
+        "while True:",
+        f"{CORE}/transfer/test_cma.py::test_a_peer_that_shows_something_new_each_time_holds_nobody_up",
+    ),
+    Mutant(
+        "a write that had begun ends as if nothing was sent",
+        CMA,
+        "look = self._look_again",
+        "pass",
+        f"{CORE}/transfer/test_cma.py"
+        "::test_a_peer_that_closes_after_some_was_written_is_a_cut_and_not_gone",
     ),
 )

@@ -254,6 +254,9 @@ def test_what_leaves_a_region_is_a_stray_as_the_tables_of_memory_say(
         Comb(64, 64, 64, 3, (1 << 63) - 1, (1 << 63) - 1),  # in 64 bits the last one is at 62
         Comb(64, 64, 64, 5, 1 << 62, 1 << 62),  # at 64
         Comb(64, 64, 64, (1 << 62) + 1, 4, 4),
+        Comb(64, BYTES // 2 - 63, 64, 1),  # a byte past a region, into the next one
+        Comb(64, BYTES // 2 - 1, 64, 1),
+        Comb(64, BYTES // 2 - 1, 64, 2, -64, -64),  # only the second one is inside
     ],
 )
 def test_what_no_comb_is_moves_nothing(sides: Sides, comb: Comb, side: str) -> None:
