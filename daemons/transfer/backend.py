@@ -105,7 +105,7 @@ class CopyTable:
     def __len__(self) -> int:
         """How many copies."""
         if self.combs is not None:
-            return sum(comb.teeth for comb in self.combs)
+            return sum([comb.teeth for comb in self.combs])
         return len(self.bytes)
 
     def __iter__(self) -> Iterator[Copy]:
@@ -121,7 +121,7 @@ class CopyTable:
     def total_bytes(self) -> int:
         """Bytes of all of them."""
         if self.combs is not None:
-            return sum(comb.bytes for comb in self.combs)
+            return sum([comb.teeth * comb.length for comb in self.combs])
         return int(self.bytes.sum())
 
     def _laid_out(self) -> tuple[Integers, Integers, Integers]:

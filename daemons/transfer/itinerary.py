@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from daemons.transfer.backend import CopyTable
-from daemons.transfer.plan import Pairing, Runs
+from daemons.transfer.plan import NOTHING, Pairing, Runs
 from daemons.transfer.slices import cut, joined
 
 
@@ -27,7 +27,7 @@ class Part(NamedTuple):
         first, _ = self.paired.span(self.layers)
         begin, end = self.paired.span(layers)
         if begin == end:
-            return CopyTable.of(())
+            return NOTHING
         return CopyTable.of([comb.part(begin - first, end - first) for comb in whole.combs])
 
 
@@ -36,11 +36,11 @@ class Itinerary:
 
     def __init__(self, parts: Sequence[Part], most_bytes: int) -> None:
         """Take parts by their layers, which follow on one another; a slice has ``most_bytes``."""
-        wholes = [part.paired.copies(part.runs, part.layers) for part in parts]
-        layers = range(parts[0].layers.start, parts[-1].layers.stop) if parts else range(0)
-        self._parts = list(zip(parts, wholes, strict=True))
+        self._parts = parts
         self._most_bytes = most_bytes
-        self._all = layers, cut(joined(wholes), most_bytes)
+        self._wholes = [part.paired.copies(part.runs, part.layers) for part in parts]
+        layers = range(parts[0].layers.start, parts[-1].layers.stop) if parts else range(0)
+        self._all = layers, cut(joined(self._wholes), most_bytes)
         self._next = self._all
 
     def expect(self, layers: range) -> None:
@@ -56,7 +56,7 @@ class Itinerary:
 
     def _cut(self, layers: range) -> list[CopyTable]:
         tables = []
-        for part, whole in self._parts:
+        for part, whole in zip(self._parts, self._wholes, strict=True):
             first = max(layers.start, part.layers.start)
             end = min(layers.stop, part.layers.stop)
             if first < end:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from daemons.transfer.memory import ADDRESS_LIMIT
 
 FEW_PAGES = 96  # that a plain loop goes through faster than numpy
 FEW_RUNS = 16  # the same
+NOTHING = CopyTable.of(())
 
 
 class Runs(NamedTuple):
@@ -74,7 +74,7 @@ class Pairing:
     target_pages: int
     _whole: _Pairs
     _starts: list[int]  # position of each layer's first pair, and of the end, ``[layers + 1]``
-    _apart: dict[tuple[int, int], _Pairs] = field(default_factory=dict)  # where all are no comb
+    _apart: dict[tuple[int, int], _Pairs] = field(default_factory=dict)  # asked for
     _last: list[_Planned] = field(default_factory=list)  # of a write that goes layer by layer
 
     def runs(self, source_pages: Sequence[int], target_pages: Sequence[int]) -> Runs:
@@ -126,9 +126,13 @@ class Pairing:
         So the copies of a run lie one step apart, on both sides, and can be made in one go.
         ``layers`` are those to be sent, one after the other; None: all.
         """
-        pairs = self._whole if layers is None else self._some(*self.span(layers))
+        begin, end = (0, len(self.layers)) if layers is None else self.span(layers)
+        comb = self._whole.comb
+        if comb is not None and len(runs.pages) <= FEW_RUNS:
+            return _moved(comb.part(begin, end), runs) if begin < end else NOTHING
+        pairs = self._some(begin, end)
         if pairs.comb is not None and len(runs.pages) <= FEW_RUNS:
-            return CopyTable.of(map(partial(_moved, pairs.comb), *runs))
+            return _moved(pairs.comb, runs)
         first, then, pages = (_column(numbers)[:, np.newaxis] for numbers in runs)  # [runs, 1]
         source = pairs.source + first * pairs.page_bytes  # [runs, pairs]
         target = pairs.target + then * pairs.page_bytes
@@ -138,21 +142,18 @@ class Pairing:
 
     def span(self, layers: range) -> tuple[int, int]:
         """Return where the pairs of some layers begin and end."""
-        last = len(self._starts) - 1
-        return self._starts[min(layers.start, last)], self._starts[min(layers.stop, last)]
+        starts, (begin, end) = self._starts, (layers.start, layers.stop)
+        if end >= len(starts):  # nobody has those behind the last one
+            begin, end = min(begin, len(starts) - 1), len(starts) - 1
+        return starts[begin], starts[end]
 
     def _some(self, begin: int, end: int) -> _Pairs:
-        source, target, page_bytes, comb = self._whole
-        if len(page_bytes) > 1:
-            page_bytes = page_bytes[begin:end]
-        if comb is not None:
-            comb = comb.part(begin, end) if begin < end else None
-        elif begin < end:
-            if (known := self._apart.get((begin, end))) is None:
-                known = _paired(source[begin:end], target[begin:end], page_bytes)
-                self._apart[begin, end] = known
-            return known
-        return _Pairs(source[begin:end], target[begin:end], page_bytes, comb)
+        if not begin and end == len(self.layers):
+            return self._whole
+        if (known := self._apart.get((begin, end))) is None:
+            columns = (c[begin:end] for c in (self.source, self.target, self.page_bytes))
+            known = self._apart[begin, end] = _paired(*columns)
+        return known
 
 
 def _paired(source: Integers, target: Integers, page_bytes: Integers) -> _Pairs:
@@ -268,14 +269,21 @@ def _column(numbers: Integers | list[int]) -> Integers:
     return np.asarray(numbers, dtype=np.int64)
 
 
-def _moved(comb: Comb, source: int, target: int, pages: int) -> Comb:
-    """Return the comb of a run, from that of the regions' first pages."""
-    source_at, target_at, page_bytes, *steps = comb
-    return Comb(
-        source_at + int(source) * page_bytes,
-        target_at + int(target) * page_bytes,
-        int(pages) * page_bytes,
-        *steps,
+def _moved(comb: Comb, runs: Runs) -> CopyTable:
+    """Return the combs of runs, from that of the regions' first pages."""
+    source, target, page_bytes, teeth, of, to = comb
+    return CopyTable.of(
+        [
+            Comb(
+                source + int(first) * page_bytes,
+                target + int(then) * page_bytes,
+                int(pages) * page_bytes,
+                teeth,
+                of,
+                to,
+            )
+            for first, then, pages in zip(*runs, strict=True)
+        ]
     )
 
 
