@@ -4,7 +4,9 @@ Each line is one shape of KV, so many pages per room, one or eight rooms; eight 
 ``--lanes`` peers and go at once. In turns, in one run: a memcpy in one piece per room, a memcpy in
 the pieces of the transfer, one plain loopback socket, Mooncake called bare (one blocking call per
 page and region; blocking calls with ideally merged copies), then each backend as a prefill uses it:
-plan, then write. Figures are medians, in GB/s; what counts are the ratios of one line.
+plan, then write, all layers at once. Figures are medians, in GB/s; what counts are the ratios of
+one line. Behind a forward a plan is made before its layers are there: what is left to do then is
+measured in rounds of their own, which send by groups of layers and have no column.
 ``--layouts`` compares how a pool could be laid out, ``--sums`` what checksums cost.
 """
 
@@ -122,9 +124,8 @@ def speeds(
             lines.append(line)
     print("GB/s: median and half of the middle half; naive and merged are Mooncake called bare;")
     print("plan: of the fastest of ours, in all, and microseconds per chunk; it is in the rates")
-    print(
-        "wait: what of it bytes wait for whose forward went before, behind which the rest is done"
-    )
+    print("wait: what of it bytes wait for that go behind a forward, a group of layers at a time;")
+    print("it takes for granted that each group is planned when its layers are there")
     for backend in ours.values():
         print(f"{backend.name} went by {backend.transport}")
     for goal in GOALS:

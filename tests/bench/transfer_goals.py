@@ -92,7 +92,7 @@ GOALS = (
     ),
     Goal("planning <= 2 % of the transfer", 0, 0.02, lambda line: line.planning.share, True),
     Goal(
-        "planning <= 2 % of it behind a forward, where the bytes wait for the rest only",
+        "planning that the bytes wait for <= 2 % of a transfer that follows a forward",
         0,
         0.02,
         lambda line: line.planning.waited,
