@@ -49,10 +49,11 @@ class Itinerary:
 
     def slices(self, layers: range) -> Sequence[CopyTable]:
         """Return the copies of these layers, in slices."""
-        for planned, slices in (self._next, self._all):
-            if planned == layers:
-                return slices
-        return self._cut(layers)
+        planned, slices = self._next
+        if planned == layers:
+            return slices
+        planned, slices = self._all
+        return slices if planned == layers else self._cut(layers)
 
     def _cut(self, layers: range) -> list[CopyTable]:
         tables = []
