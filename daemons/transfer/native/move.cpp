@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 
@@ -39,10 +40,16 @@ struct Neighbour {
 
 enum Answer : int32_t { DONE, UNLIKE, STRAY, CHANGED, CLOSED };
 
-bool is_as_found(const Neighbour &peer) {
+bool has_ended(const Neighbour &peer) {
     pollfd life{peer.life, POLLIN, 0};
-    return std::memcmp(peer.notice, peer.page, size_t(peer.page_bytes)) == 0 &&
-           poll(&life, 1, 0) == 0;
+    int ready;
+    do ready = poll(&life, 1, 0);  // which a signal ends even where it does not wait
+    while (ready < 0 && errno == EINTR);
+    return ready != 0;
+}
+
+bool is_as_found(const Neighbour &peer) {
+    return std::memcmp(peer.notice, peer.page, size_t(peer.page_bytes)) == 0 && !has_ended(peer);
 }
 
 // Which region holds some pieces, all of them; 0: none.

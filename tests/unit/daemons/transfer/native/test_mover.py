@@ -7,6 +7,7 @@ import mmap
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -322,6 +323,19 @@ def test_a_peer_that_ends_under_a_write_is_seen(sides: Sides, call_bytes: int) -
     closed = sides.closed.ctypes.data
     assert sides.mover.move(copies, Laid(ours), target, closed, call_bytes) == Moved.CHANGED
     assert sides.there.any() == (call_bytes > 1)
+
+
+def test_signals_are_not_taken_for_the_peers_end(sides: Sides) -> None:
+    """Only this clock has them fall into a look; pytest's own has it back afterwards."""
+    handler = signal.signal(signal.SIGALRM, lambda *_: None)
+    others = signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)
+    try:
+        answers = {sides.move(CopyTable.of([Comb(0, 0, 64, 1)])) for _ in range(10_000)}
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, *others)
+    assert answers == {Moved.DONE}
 
 
 def test_what_is_streamed_is_fenced() -> None:
