@@ -291,5 +291,15 @@ def _summarised(room: int, attempt: int, legs: dict[str, RoomRow]) -> Summary:
         max(row.age_s for row in rows),
         max(row.prompt_tokens for row in rows),
         max(row.output_tokens for row in rows),
-        min(failures, key=lambda failure: failure.cause in CONSEQUENCES, default=None),
+        min(failures, key=_hearsay, default=None),
     )
+
+
+def _hearsay(failure: Failure) -> int:
+    """Return how far a leg's words are from the first cause.
+
+    A worker whose HTTP request pd-lb cancels sees a client that left, whatever the cause was.
+    """
+    if failure.cause in CONSEQUENCES:
+        return 2
+    return 1 if failure.cause is Cause.CLIENT_DISCONNECTED else 0

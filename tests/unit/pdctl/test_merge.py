@@ -162,6 +162,14 @@ def test_a_failed_leg_fails_the_room_with_the_real_cause() -> None:
     assert (one.state, one.failure) == ("failed", real)
 
 
+def test_a_worker_whose_request_pd_lb_cancelled_does_not_tell_the_cause() -> None:
+    cancelled = Failure(Cause.CLIENT_DISCONNECTED, "submitted")
+    real = Failure(Cause.LB_WORKER_GONE, "dispatch", "p0", "no connection")
+    rows = {"d0": [row("failed", 1, ROOM, cancelled)], "lb": [row("failed", 1, ROOM, real)]}
+    (one,) = summaries(rows)
+    assert one.failure == real
+
+
 def test_open_rooms_come_first_then_the_youngest() -> None:
     rows = [row("done", 5, 1), row("done", 3, 2), row("waiting", 9, 3)]
     assert [one.room for one in summaries({"p0": rows})] == [3, 2, 1]
