@@ -40,7 +40,8 @@ class View:
     """One screen in all its forms.
 
     ``wide_only`` columns are left out of the plain table, those of ``spare`` where the terminal is
-    narrow, the first ones first; ``folded`` ones go on in the next line, others are cut.
+    narrow, the first ones first; ``folded`` ones go on in the next line, others are cut. Of the
+    wide table nothing is cut: where folding is not enough, the terminal wraps its lines.
     """
 
     document: dict[str, Any]
@@ -127,7 +128,10 @@ def _draw(view: View, *, wide: bool, line_end: str) -> None:
         for words, style in view.above:
             out.print(Text(words, style=style), soft_wrap=True)
         if view.columns:
-            out.print(_table(view, out.width, wide=wide))
+            table = _table(view, out.width, wide=wide)
+            if wide:
+                out.width = WIDE  # the columns have their widths already
+            out.print(table)
     sys.stdout.write(drawn.get().replace("\n", line_end))
     sys.stdout.flush()
 
@@ -145,7 +149,13 @@ def _table(view: View, width: int, *, wide: bool) -> Any:
         names, sizes = [view.columns[at] for at in shown], [wants[at] for at in shown]
         stay = [shown[at] for at in kept(names, sizes, view.spare, width)]
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
-    for at, size in zip(stay, cut([wants[at] for at in stay], width), strict=True):
+    sizes = cut([wants[at] for at in stay], width)
+    if wide and any(
+        size < wants[at] and view.columns[at] not in view.folded
+        for at, size in zip(stay, sizes, strict=True)
+    ):
+        sizes = [wants[at] for at in stay]
+    for at, size in zip(stay, sizes, strict=True):
         is_folded = view.columns[at] in view.folded
         table.add_column(
             view.columns[at],

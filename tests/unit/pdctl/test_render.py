@@ -34,6 +34,15 @@ def test_wide_has_every_column(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines()[1].split() == ["NAME", "STATE", "EPOCH"]
 
 
+def test_wide_is_cut_nowhere(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    long = "a-name-that-is-wider-than-any-terminal-of-forty-columns"
+    show(View({}, ("NAME", "STATE"), [[long, "ready"]]), Output.WIDE)
+    assert capsys.readouterr().out.splitlines()[1].split() == [long, "ready"]
+
+
 def test_json_and_yaml_are_the_document(capsys: pytest.CaptureFixture[str]) -> None:
     show(VIEW, Output.JSON)
     assert json.loads(capsys.readouterr().out) == VIEW.document
