@@ -88,7 +88,7 @@ def _slowest(config: options.Config, output: Output, count: int) -> int:
             milliseconds(seen.total_s),
             str(seen.prompt_tokens),
             str(seen.output_tokens),
-            f"{seen.longest.name} {milliseconds(seen.longest.length_s)}" if seen.longest else "-",
+            _longest(seen),
         ]
         for seen in found
     ]
@@ -105,6 +105,15 @@ def _slowest(config: options.Config, output: Output, count: int) -> int:
         output,
     )
     return Exit.OK
+
+
+def _longest(seen: Waterfall) -> str:
+    """Return the longest part; of a room whose worker forgot it (a restart) nobody can say it."""
+    told = {leg.instance for leg in seen.legs}
+    missing = [name for name in (seen.prefill, seen.decode) if name and name not in told]
+    if missing:
+        return f"? ({', '.join(missing)} forgot it)"
+    return f"{seen.longest.name} {milliseconds(seen.longest.length_s)}" if seen.longest else "-"
 
 
 @app.command("room")

@@ -120,6 +120,15 @@ def test_the_slowest_rooms_are_listed(
     assert keeps_contract("slowest", as_json)["rooms"][0]["room"] == HEX
 
 
+def test_the_longest_part_is_not_guessed_where_a_worker_forgot_the_room(
+    told: Fleet, pdctl: Pdctl
+) -> None:
+    asked = ("trace", "--slowest", "3", "-c", told.config)
+    assert "forgot" not in pdctl(*asked).out
+    tell(told.p0)
+    assert pdctl(*asked).out.splitlines()[1].endswith("? (p0 forgot it)")
+
+
 def test_trace_alone_asks_which(told: Fleet, pdctl: Pdctl) -> None:
     said = pdctl("trace", "-c", told.config)
     assert (said.code, said.err.splitlines()[0]) == (Exit.USAGE, "pdctl: which request?")
