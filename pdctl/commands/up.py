@@ -129,8 +129,11 @@ def _is_up_already(file: ClusterFile, here: str) -> bool:
         say(f"already up for {duration(time.time() - run.began_s)}; pdctl status shows it")
         return True
     other = f"is up here as host {run.host}, with another file or without its supervisor"
-    why = "is stopping" if run.stopping else other
-    raise CommandError(f"cluster {run.cluster} {why}", "pdctl down first", code=Exit.CONFLICT)
+    if run.stopping:
+        why, hint = "is stopping", "pdctl down waits for its end"
+    else:
+        why, hint = other, "pdctl down first"
+    raise CommandError(f"cluster {run.cluster} {why}", hint, code=Exit.CONFLICT)
 
 
 def _check_host(file: ClusterFile, here: str) -> None:

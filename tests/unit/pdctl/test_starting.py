@@ -6,7 +6,7 @@ import pytest
 
 from daemons.cluster.load import load
 from pdctl.errors import CommandError, Exit
-from pdctl.starting import Progress
+from pdctl.starting import QUIET_S, Progress
 from tests.support.fake_fleet import Fleet
 
 NAMES = ("bootstrap", "p0", "d0", "lb")
@@ -37,3 +37,22 @@ def test_those_left_out_are_waited_for_no_longer(fleet: Fleet) -> None:
     assert not progress.is_ready
     progress.leave_out(["d0"])
     assert progress.is_ready
+
+
+def test_after_a_quiet_while_it_says_who_is_waited_for_and_why(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.p0.routes["/health"] = fleet.d0.routes["/health"] = (
+        503,
+        {"error": {"message": "loading"}},
+    )
+    now = 0.0
+    progress = Progress(load(fleet.config), NAMES, 60.0, lambda name: None, clock=lambda: now)
+    progress.look()
+    assert "waiting" not in capsys.readouterr().err
+    now = QUIET_S
+    progress.look()
+    assert capsys.readouterr().err == "  10 s: waiting for p0, d0 (loading)\n"
+    now += QUIET_S / 2
+    progress.look()
+    assert capsys.readouterr().err == ""
