@@ -47,7 +47,10 @@ def rooms(
 
     if watch is not None:
         repeat(look, output, watch)
-    show(look(), output)
+    view = look()
+    show(view, output)
+    if not view.rows:
+        say("no room of that kind is remembered" if failed or stage else "no rooms yet")
     return Exit.OK
 
 

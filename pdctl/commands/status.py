@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pdctl import options
 from pdctl.errors import Exit
-from pdctl.render import Output, View, duration, milliseconds, rate, repeat, show
+from pdctl.render import Output, View, duration, milliseconds, rate, repeat, say, show
 
 if TYPE_CHECKING:
     from pdctl.health import Health
@@ -72,6 +72,7 @@ def status(
     view, health = look(found)
     show(view, output)
     if health.unreachable:
+        say("nobody answers; pdctl up starts this host's part")
         return Exit.UNREACHABLE
     return Exit.OK if not health.reasons else Exit.DEGRADED
 
@@ -182,7 +183,7 @@ def _row(facts: dict[str, Any]) -> list[str]:
         facts["host"],
         facts["state"],
         rooms,
-        "-" if facts["kv_share"] is None else f"{facts['kv_share'] * 100:.0f}",
+        _kv(facts),
         str(counts["wait"]) if stages is not None and is_worker else "-",
         milliseconds(facts["ttft_p99_s"]),
         milliseconds(facts["itl_p99_s"]),
@@ -196,6 +197,18 @@ def _row(facts: dict[str, Any]) -> list[str]:
         facts["model"] or "-",
         facts["config_hash"] or "-",
     ]
+
+
+def _kv(facts: dict[str, Any]) -> str:
+    """Return how full the pool is; beside it that of layers with a window, where they have one."""
+    from pdctl.health import kv_share
+
+    if facts["kv_share"] is None:
+        return "-"
+    share = f"{facts['kv_share'] * 100:.0f}"
+    window: dict[str, int] = facts["window_pages"] or {}
+    total = sum(window.values())
+    return f"{share} ({kv_share(window, total) * 100:.0f} window)" if total else share
 
 
 def _transports(facts: dict[str, Any]) -> str:

@@ -54,6 +54,15 @@ def test_filters_narrow_the_list(busy: Fleet, pdctl: Pdctl) -> None:
     assert names(pdctl(*base, "--failed", "--stage", "running")) == []
 
 
+def test_an_empty_list_says_that_it_is_empty(fleet: Fleet, pdctl: Pdctl) -> None:
+    for daemon in (fleet.p0, fleet.d0, fleet.lb):
+        daemon.routes["/rooms"] = 200, {"rooms": []}
+    assert pdctl("rooms", "-c", fleet.config).err == "no rooms yet\n"
+    assert pdctl("rooms", "-c", fleet.config, "--failed").err == (
+        "no room of that kind is remembered\n"
+    )
+
+
 def test_json_keeps_its_contract(
     busy: Fleet, pdctl: Pdctl, keeps_contract: Callable[..., Any]
 ) -> None:

@@ -25,6 +25,17 @@ def test_health_comes_first_then_a_row_per_daemon(fleet: Fleet, pdctl: Pdctl) ->
     assert lines[4].split()[4] == "1/0/28/3"
 
 
+def test_the_pool_of_layers_with_a_window_stands_beside_the_other_one(
+    fleet: Fleet, pdctl: Pdctl
+) -> None:
+    window = {"free": 20, "cached": 3, "request": 77, "writer": 0, "quarantined": 0}
+    said = worker_status("d0", "decode", DECODE_ROOMS, window_pages=window)
+    fleet.d0.routes["/status"] = 200, said
+    p0, d0 = pdctl("status", "-c", fleet.config).out.splitlines()[3:5]
+    assert "(77 window)" in d0
+    assert "window" not in p0
+
+
 def test_json_keeps_its_contract(
     fleet: Fleet, pdctl: Pdctl, keeps_contract: Callable[..., Any]
 ) -> None:
@@ -40,6 +51,7 @@ def test_json_of_a_dead_cluster_keeps_it_too(
         daemon.stop()
     said = pdctl("status", "-c", fleet.config, "-o", "json")
     assert said.code == Exit.UNREACHABLE
+    assert said.err == "nobody answers; pdctl up starts this host's part\n"
     document = keeps_contract("status", said.out)
     states = {daemon["name"]: daemon["state"] for daemon in document["daemons"]}
     assert states == {"bootstrap": "silent", "p0": "absent", "d0": "absent", "lb": "silent"}
