@@ -117,6 +117,8 @@ def families(status: WorkerStatus) -> Iterator[Metric]:
     yield _by("pd_credits", "What another room may count on, and who waits", "of", status.credits)
     yield GaugeMetricFamily("pd_pool_pages", "Pages of the pool", value=status.pages_total)
     yield GaugeMetricFamily("pd_up_seconds", "Time since start", value=status.up_s)
+    lag = "Longest that the core's loop was busy at once, since start"
+    yield GaugeMetricFamily("pd_loop_lag_max_seconds", lag, value=status.loop_lag_max_s)
     yield _stage_times(status)
     yield from _wires(status.wires)
     yield from _counters(status.counters)

@@ -112,3 +112,4 @@ class WorkerStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     chaos: tuple[str, ...] = ()  # faults that are armed on purpose, in words
     drain_left_s: float | None = None  # until one that stops ends its rooms; None: no deadline
     window_pages: dict[str, int] = {}  # by owner, of layers with a window; {}: they have no own
+    loop_lag_max_s: float = 0.0  # since start, the longest that the core's loop was busy at once

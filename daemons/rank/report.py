@@ -94,10 +94,11 @@ class Report:
             rows=core.rows.counts(),
             window_pages=core.window.counts() if core.window.size else {},
             peers=core.peers.believed(),
-            counters={**core.counters, **dropped, "loop_lag_max_s": equipment.reactor.lag_max_s},
+            counters={**core.counters, **dropped},
             wire_bytes_per_s=rate,
             config_hash=equipment.config_hash,
             credits=core.credits,
             stage_times=dict(core.recorder.times),
             wires=self.wires(),
+            loop_lag_max_s=equipment.reactor.lag_max_s,
         )

@@ -32,7 +32,6 @@ COUNTERS = {  # of ranks
     "duplicate_rooms": "requests for a room that was here already",
     "early_bytes": "prefill: of `sent_bytes`, what had landed before its prompt's forward ended",
     "failed": "rooms that failed; `what` is the cause",
-    "loop_lag_max_s": "the longest that the core's loop was busy with one turn; no counter",
     "messages_dropped": "messages that were not taken; `what` is why",
     "messages_from_strangers": "messages of peers, or about rooms, that are not known",
     "output_tokens": "decode: tokens that were told",

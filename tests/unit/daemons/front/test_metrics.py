@@ -28,6 +28,13 @@ def test_a_snapshot_of_the_ranks_becomes_metrics() -> None:
     assert value("pd_rank_rooms_ended_total", {"what": ""}) == 3
 
 
+def test_the_longest_lag_of_the_loop_is_no_counter() -> None:
+    status = msgspec.structs.replace(worker_status(), loop_lag_max_s=0.25)
+    told = {family.name: family for family in families(status)}
+    assert told["pd_loop_lag_max_seconds"].type == "gauge"
+    assert told["pd_loop_lag_max_seconds"].samples[0].value == 0.25
+
+
 def test_counters_of_one_name_are_one_metric_and_differ_by_a_label() -> None:
     counters = {"failed:peer.died": 1.0, "failed:queue.full": 2.0, "kv.write-bytes": 3.0}
     status = msgspec.structs.replace(worker_status(), counters=counters)

@@ -62,9 +62,9 @@ def test_a_status_has_the_pools_of_the_core_and_what_the_mailbox_dropped() -> No
     }
     assert body["counters"] == {
         "messages_dropped:no message": 2.0,
-        "loop_lag_max_s": 0.25,
         "cache_evictions": 0,
     }
+    assert body["loop_lag_max_s"] == 0.25
     assert body["up_s"] == 3.0
     assert body["state"] == "ready"
 
