@@ -2,12 +2,16 @@
 
 Prefill's word moves a room on, but only a right row makes it ours: it is written last, when every
 page was acknowledged. So a hand-over whose last message was lost with its sender is whole all the
-same, and rooms of a writer that is gone are looked at once more before they fail.
+same, and rooms of a writer that is gone are looked at once more before they fail. What prefill
+summed is compared, whatever our own setting is; where ours is ``all``, pages without a sum fail the
+room.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from daemons.decode.commands import ReadRow, VerifySums
 from daemons.decode.ends import Ends
@@ -17,13 +21,18 @@ from daemons.decode.outbox import Outbox
 from daemons.decode.request import Request
 from daemons.decode.stages import Stages
 from daemons.decode.texts import Texts
+from daemons.kv.stretch import Stretch
 from daemons.protocol.causes import Cause, Failure
 from daemons.protocol.handshake import Fence, Progress
 from daemons.protocol.ids import PeerId, RoomKey
-from daemons.protocol.metadata import Row, RowState
+from daemons.protocol.metadata import ChunkSum, Row, RowState
 from daemons.protocol.status import FINAL, Status
 from daemons.runtime.liveness import Life, Liveness
 from daemons.runtime.recorder import Recorder
+
+HINT = (
+    "transfer.checksum is all here and must be all for {} too, which sums no memory but the host's"
+)
 
 
 @dataclass(slots=True)
@@ -37,6 +46,7 @@ class HandOver:
     liveness: Liveness
     recorder: Recorder
     out: Outbox
+    checksum: Literal["off", "sampled", "all"]  # ours
 
     def progress(self, progress: Progress, now: float) -> None:
         """Take a writer's word about a room; about one that is over a final word is a fence."""
@@ -73,9 +83,15 @@ class HandOver:
             why = "the row is not this room's"
             self._refuse(request, Cause.TRANSFER_BAD_ROW, why, now)
             return
+        offered = self.memory.offered(request)
+        if self.checksum == "all" and (missing := unsummed(offered, event.row.sums)):
+            self.out.count("checksums_missing")
+            why = f"{missing} came without a sum: {HINT.format(request.submit.prefill)}"
+            self._refuse(request, Cause.TRANSFER_CHECKSUM, why, now)
+            return
         if event.row.sums:
             request.landed, request.status = event.row, Status.SUCCESS  # the row is written last
-            offered, tokens = self.memory.offered(request), request.prompt_tokens
+            tokens = request.prompt_tokens
             self.out.do(VerifySums(request.key, offered, event.row.sums, tokens))
             return
         self._commit(request, event.row, now)
@@ -124,3 +140,16 @@ class HandOver:
         )
         tale.cached_tokens = row.cached_tokens
         self.texts.begin(request, row.first, now, row.cached_tokens)
+
+
+def unsummed(offered: Stretch, sums: Sequence[ChunkSum]) -> str:
+    """Return the first run of text pages, of those that were to be written, that no sum is over.
+
+    "" when there is none. ``sums`` are in any order.
+    """
+    at = offered.begin
+    for first, count, _ in sorted(sums):
+        if first > at:
+            return f"pages {at} to {min(first, offered.end) - 1}" if at < offered.end else ""
+        at = max(at, first + count)
+    return f"pages {at} to {offered.end - 1}" if at < offered.end else ""

@@ -101,7 +101,16 @@ class Scheduler:
         self.ends = ends = Ends(stages, memory, self.quarantine, prefills, recorder, out)
         self.admission = Admission(stages, memory, prefills, ends, recorder, out, config)
         self.texts = texts = Texts(stages, ends, recorder, out)
-        self.hand_over = HandOver(stages, memory, ends, texts, self.peers.liveness, recorder, out)
+        self.hand_over = HandOver(
+            stages,
+            memory,
+            ends,
+            texts,
+            self.peers.liveness,
+            recorder,
+            out,
+            config.transfer.checksum,
+        )
         self.retraction = Retraction(stages, memory, ends, recorder, out)
         self.steps = EngineSteps(
             stages, memory, self.retraction, texts, ends, recorder, out, engine.steps_ahead

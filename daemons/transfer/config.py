@@ -20,5 +20,6 @@ class TransferConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     batch_copies: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1000
     # prefill: to all decodes together, bytes that have left and are not acknowledged
     in_flight_bytes: Annotated[int, msgspec.Meta(ge=4 << 20)] = 256 << 20
-    checksum: Literal["off", "sampled", "all"] = "sampled"  # chunks that decode compares with ours
+    # prefill: chunks that it sums, for decode to compare; decode: all refuses pages without a sum
+    checksum: Literal["off", "sampled", "all"] = "sampled"
     write_timeout_s: Annotated[float, msgspec.Meta(ge=2, le=600)] = 5.0  # no progress: cut

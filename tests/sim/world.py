@@ -167,6 +167,7 @@ class World:
             max_rooms=plan.max_rooms,
             retract_tokens=plan.host_pages * plan.page_size,
             prefix_cache=plan.prefix_cache,
+            transfer=TransferConfig(checksum=plan.checksum),
         )
         buffers = self._buffers(me, address, window.pages)
         return DecodeCore(me, decode, buffers, plan.decode_pages, window), memory

@@ -27,6 +27,7 @@ COUNTERS = {  # of ranks
     "cache_lookups": "prompts that were looked for among cached pages",
     "cached_tokens": "prompt tokens that were found there",
     "checksum_mismatches": "decode: rooms that failed since what landed is not what was summed",
+    "checksums_missing": "decode: rooms that failed since pages came without a sum (`all`)",
     "chunks_verified": "decode: sums that were compared",
     "destinations_repeated": "decode: destinations that were told again",
     "duplicate_rooms": "requests for a room that was here already",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from daemons.decode.commands import ReadRow, VerifySums
 from daemons.decode.events import RowRead, SumsVerified
+from daemons.decode.hand_over import unsummed
 from daemons.decode.scheduler import Scheduler
 from daemons.kv.stretch import Stretch
 from daemons.protocol.causes import Cause, Failure
@@ -14,6 +17,7 @@ from daemons.protocol.handshake import Abort, Destination
 from daemons.protocol.metadata import ChunkSum, Row, RowState
 from daemons.protocol.status import Status
 from daemons.runtime.events import Cancelled, Probed, Tick
+from daemons.transfer.config import TransferConfig
 from tests.support.cores import (
     CANCELLED,
     P_NEXT,
@@ -108,6 +112,67 @@ def test_a_room_whose_sums_differ_fails_with_both_and_no_token_of_it_is_told() -
     assert output.tokens == ()
     assert core.counters["checksum_mismatches"] == 1
     assert is_idle(core)
+
+
+ALL = TransferConfig(checksum="all")
+
+
+@pytest.mark.parametrize("checksum", ["off", "sampled"])
+def test_pages_without_a_sum_are_good_where_no_sums_are_demanded(checksum: Any) -> None:
+    core = in_transfer(transfer=TransferConfig(checksum=checksum))
+    core.handle(came(SUCCESS), 1.0)
+    assert [output.tokens for output in told(core.handle(row_read(), 1.0))] == [(TokenOut(5),)]
+
+
+@pytest.mark.parametrize(("sums", "missing"), [((), "pages 0 to 1"), (SUMS[:1], "pages 1 to 1")])
+def test_where_all_is_demanded_pages_without_a_sum_fail_the_room_and_name_the_setting(
+    sums: tuple[ChunkSum, ...], missing: str
+) -> None:
+    core = in_transfer(transfer=ALL)
+    core.handle(came(SUCCESS), 1.0)
+    row = Row(key(), TokenOut(5), 0, sums)
+    commands = core.handle(RowRead(key(), RowState.RIGHT, row), 1.0)
+    assert of(commands, VerifySums) == []
+    (output,) = told(commands)
+    assert output.tokens == ()
+    assert output.failure is not None
+    assert output.failure.cause is Cause.TRANSFER_CHECKSUM
+    assert missing in output.failure.detail
+    assert "transfer.checksum is all here and must be all for p0" in output.failure.detail
+    assert core.counters["checksums_missing"] == 1
+    assert is_idle(core)
+
+
+def test_where_all_is_demanded_a_room_with_all_sums_goes_on() -> None:
+    core = in_transfer(transfer=ALL)
+    core.handle(came(SUCCESS), 1.0)
+    row = Row(key(), TokenOut(5), 0, SUMS)
+    (check,) = of(core.handle(RowRead(key(), RowState.RIGHT, row), 1.0), VerifySums)
+    assert check.sums == SUMS
+
+
+@pytest.mark.parametrize(
+    ("sums", "missing"),
+    [
+        ([], "pages 2 to 6"),
+        ([(2, 5)], ""),
+        ([(4, 3), (2, 2)], ""),
+        ([(2, 1), (4, 3)], "pages 3 to 3"),
+        ([(3, 4)], "pages 2 to 2"),
+        ([(2, 4)], "pages 6 to 6"),
+        ([(2, 4), (3, 1), (6, 1)], ""),
+        ([(9, 1)], "pages 2 to 6"),
+    ],
+)
+def test_the_first_pages_that_no_sum_is_over_are_named(
+    sums: list[tuple[int, int]], missing: str
+) -> None:
+    offered = Stretch(3, (9, 8, 7, 6), 2, (1, 2, 3, 4, 5))
+    assert unsummed(offered, [ChunkSum(first, count, 0) for first, count in sums]) == missing
+
+
+def test_of_nothing_no_sum_is_missing() -> None:
+    assert unsummed(Stretch(4, ()), ()) == ""
 
 
 def test_while_sums_are_compared_the_row_is_not_looked_at_again() -> None:
