@@ -3,7 +3,9 @@
 One agent receives; its metadata is the session. Every peer is written to by an agent of its own,
 which is thrown away whenever a write fails, before the caller hears of it: its endpoints are closed
 with it, so nothing leaves any more. What was raised would keep the agent by its traceback's frames;
-they are cleared. The extra ``nixl`` installs it; nobody imports it who does not choose it.
+they are cleared, which leaves the cells of a comprehension: none may see an agent. A request tells
+only that it is done, so a write is several, and the time without progress is that in which none
+was. The extra ``nixl`` installs it; nobody imports it who does not choose it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ import time
 import traceback
 import weakref
 from binascii import Error as BadBase64
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -38,10 +41,13 @@ from daemons.transfer.config import TransferConfig
 from daemons.transfer.memory import Registered
 from daemons.transfer.peers import Peer, Peers
 from daemons.transfer.sessions import part
+from daemons.transfer.slices import cut
 
 NAME = "nixl"
 HEAD = "nixl:"
 NAPS_S = (0.00005, 0.001)  # between two questions: from, to
+PIECE_BYTES = 1 << 20  # of a request: only of a whole one it is told that it has arrived
+PIECES = 4  # requests under way; more would share a slow wire, and all end late
 DEVICE = 0  # of host memory
 
 
@@ -159,37 +165,68 @@ class Nixl:
         return Sending(agent, remote.decode() if isinstance(remote, bytes) else remote)
 
     def _push(self, way: Sending, copies: CopyTable) -> None:
-        agent = way.agent
+        handles: list[Any] = []
         try:
-            here, there = (
-                agent.get_xfer_descs(rows(addresses, copies.bytes), "DRAM")
-                for addresses in (copies.source, copies.target)
-            )
-            handle = agent.initialize_xfer("WRITE", here, there, way.remote)
-        except Exception as error:
-            raise WriteCut(f"{way.remote}: {error}", settled=True) from error
-        try:
-            self._wait(agent, handle, agent.transfer(handle), way.remote)
+            handles += self._prepared(way, copies)
+            self._carry(way, handles)
         except BaseException as error:
-            with suppress(Exception):  # it cannot be cancelled; the agent's end ends it
-                agent.release_xfer_handle(handle)
+            for handle in handles:  # what is under way cannot be cancelled; the agent's end ends it
+                with suppress(Exception):
+                    way.agent.release_xfer_handle(handle)
             if isinstance(error, WriteCut) or not isinstance(error, Exception):
                 raise
             raise WriteCut(f"{way.remote}: {error}") from error
-        agent.release_xfer_handle(handle)
+        for handle in handles:
+            way.agent.release_xfer_handle(handle)
 
-    def _wait(self, agent: Any, handle: Any, state: str, remote: str) -> None:
-        begun_s, nap_s = time.monotonic(), NAPS_S[0]
-        while state != "DONE":
-            if state == "ERR":
-                raise WriteCut(f"{remote}: the transfer failed")
+    @staticmethod
+    def _prepared(way: Sending, copies: CopyTable) -> Iterator[Any]:
+        """Yield the requests; where one is refused, nothing has left yet."""
+        agent = way.agent
+        for piece in cut(copies, PIECE_BYTES):
+            try:
+                here = agent.get_xfer_descs(rows(piece.source, piece.bytes), "DRAM")
+                there = agent.get_xfer_descs(rows(piece.target, piece.bytes), "DRAM")
+                yield agent.initialize_xfer("WRITE", here, there, way.remote)
+            except Exception as error:
+                raise WriteCut(f"{way.remote}: {error}", settled=True) from error
+
+    def _carry(self, way: Sending, handles: Sequence[Any]) -> None:
+        """Post the requests in order, a few at a time, until all are done."""
+        limit_s = self._config.write_timeout_s
+        waiting, under_way = deque(handles), list[Any]()
+        moved_s, nap_s = time.monotonic(), NAPS_S[0]
+        while waiting or under_way:
             if self._peers.closing.is_set():
-                raise WriteCut(f"{remote}: closed here")
-            if time.monotonic() - begun_s > 2 * self._config.write_timeout_s:
-                raise WriteCut(f"{remote}: not done within {2 * self._config.write_timeout_s} s")
-            time.sleep(nap_s)
-            nap_s = min(2 * nap_s, NAPS_S[1])
-            state = agent.check_xfer_state(handle)
+                raise WriteCut(f"{way.remote}: closed here")
+            is_moving = False
+            for handle in tuple(under_way):
+                if _done(way, way.agent.check_xfer_state(handle)):
+                    under_way.remove(handle)
+                    is_moving = True
+            while waiting and len(under_way) < PIECES:
+                handle = waiting.popleft()
+                is_moving = True
+                if not _done(way, way.agent.transfer(handle)):
+                    under_way.append(handle)
+            if is_moving:
+                moved_s, nap_s = time.monotonic(), NAPS_S[0]
+            elif time.monotonic() - moved_s > limit_s:
+                raise WriteCut(f"{way.remote}: no progress for {limit_s} s")
+            if under_way:
+                time.sleep(nap_s)
+                nap_s = min(2 * nap_s, NAPS_S[1])
+
+
+def _done(way: Sending, state: str) -> bool:
+    """Read a request's state.
+
+    Raises:
+        WriteCut: it failed.
+    """
+    if state == "ERR":
+        raise WriteCut(f"{way.remote}: the transfer failed")
+    return state == "DONE"
 
 
 def rows(addresses: np.ndarray, lengths: np.ndarray) -> np.ndarray:
