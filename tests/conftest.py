@@ -29,6 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="every cell of the fault matrices")
     parser.addoption("--screens", action="store_true", help="write tests/unit/pdctl/screens anew")
     parser.addoption("--address", default=cluster.ADDRESS, help="where clusters live, e.g. ::1")
+    parser.addoption("--backend", help="transfer backend of the conformance tests, not all of ours")
     parser.addoption(
         "--device",
         default=devices.GPU_IS,
@@ -41,6 +42,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if name := config.getoption("--backend", default=None):
+        from tests.support import backends  # only where it is asked for: it loads numpy
+
+        backends.only(name)
     cluster.ADDRESS = config.getoption("--address", default=cluster.ADDRESS)
     devices.GPU_IS = config.getoption("--device", default=devices.GPU_IS)
 

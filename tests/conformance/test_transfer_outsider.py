@@ -2,11 +2,15 @@
 
 A distribution with an entry point of the group ``pd.transfer_backends`` and a factory behind it is
 all; nothing of ours is edited. MORI and Ascend's engine would be added so, by those who have the
-hardware. The example keeps its promises by copying inside one process.
+hardware. The example keeps its promises by copying inside one process; that it keeps all of them is
+shown as its author would show it, by the suites of our own backends with ``--backend``.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +23,8 @@ from daemons.transfer import registry
 from daemons.transfer.backend import BadCopy, Copy, CopyTable, PeerGone, Region, WriteCut, table
 from daemons.transfer.config import TransferConfig
 
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 MODULE = '''
 """An example of a backend: every write is a memmove."""
 
@@ -55,26 +61,53 @@ class Example:
         if receiver is None:
             raise PeerGone(f"no {peer} here")  # nothing was sent
         for source, target, length in copies:
+            if _everybody.get(peer) is not receiver:
+                raise WriteCut(f"{peer} has closed", settled=True)
             if not receiver.memory.holds(target, length):
                 # settled: nothing is on its way any more; where that is not so, leave it out
                 raise WriteCut(f"{target:#x} is not the peer's", settled=True)
             ctypes.memmove(target, source, length)
 
-    def close(self):
+    def close(self):  # nothing is written after this
         _everybody.pop(self.session, None)
+        self.memory = Registered()
 '''
 METADATA = "Metadata-Version: 2.1\nName: pd-example\nVersion: 1.0\n"
 ENTRY_POINTS = "[pd.transfer_backends]\nexample = pd_example:create\nbroken = pd_example:nothing\n"
 
 
-@pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The package, as pip would lay it out."""
-    about = tmp_path / "pd_example-1.0.dist-info"
+SUITES = ("test_transfer_backend.py", "test_transfer_faults.py")
+PASSED = 30  # at least: so many of them are about any backend whose peer is in its process
+
+
+def lay_out(folder: Path, module: str = MODULE) -> None:
+    """Put the package into a folder, as pip would."""
+    about = folder / "pd_example-1.0.dist-info"
     about.mkdir()
-    (tmp_path / "pd_example.py").write_text(MODULE)
+    (folder / "pd_example.py").write_text(module)
     (about / "METADATA").write_text(METADATA)
     (about / "entry_points.txt").write_text(ENTRY_POINTS)
+
+
+def suites(folder: Path, *words: str) -> tuple[int, str]:
+    """Put the package through our suites; return pytest's exit code and what it says."""
+    files = [str(HERE / name) for name in SUITES]
+    options = ["-q", "-p", "no:cacheprovider", "-n", "0", "--backend", "example/inside"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *files, *options, *words],
+        env={**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    lay_out(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
     sys.modules.pop("pd_example", None)
@@ -113,3 +146,29 @@ def test_it_moves_bytes_and_keeps_the_promises_of_the_seam(installed: None) -> N
 def test_one_that_does_not_load_says_where_it_comes_from(installed: None) -> None:
     with pytest.raises(OperatorError, match="pd_example:nothing"):
         registry.create(config("broken"), "127.0.0.1")
+
+
+def test_it_passes_every_test_that_ours_pass(tmp_path: Path) -> None:
+    lay_out(tmp_path)
+    code, said = suites(tmp_path, "-k", "example")
+    assert code == 0, said
+    passed = re.search(r"(\d+) passed", said)
+    assert passed is not None
+    assert int(passed[1]) >= PASSED
+
+
+@pytest.mark.parametrize(
+    ("kept", "instead", "where"),
+    [
+        ("self.memory.check_sources(copies)", "pass", "target_zero_is_refused"),
+        ('raise PeerGone(f"no {peer} here")', "return", "a_closed_peer_is_gone_or_cut"),
+    ],
+)
+def test_a_promise_that_it_does_not_keep_is_found(
+    tmp_path: Path, kept: str, instead: str, where: str
+) -> None:
+    assert MODULE.count(kept) == 1
+    lay_out(tmp_path, MODULE.replace(kept, instead))
+    code, said = suites(tmp_path, "-k", f"example and {where}")
+    assert code == 1, said
+    assert where in said

@@ -1,7 +1,8 @@
 """The transfer backends that tests go over: all of ours, and Mooncake where RDMA is wanted.
 
-A name is a backend's, backend/protocol, backend/plain: then its memory is nobody's to map, or
-cma/numpy: then it has no compiled copier.
+A name is a backend's, backend/protocol, backend/plain: then its memory is nobody's to map,
+cma/numpy: then it has no compiled copier, or backend/inside: then its peer lies in this process.
+``pytest --backend NAME`` puts another's in place of all of them.
 """
 
 from __future__ import annotations
@@ -19,14 +20,27 @@ from daemons.transfer.native.build import COPIER
 from daemons.transfer.native.mover import mover
 from daemons.transfer.registry import OURS, create
 
-BETWEEN = (
+BETWEEN: tuple[str, ...] = (
     *(name for name in OURS if name != "loopback"),
     "cma/plain",
     "cma/numpy",
     "mooncake/rdma",
+    "nixl/tcp",
 )  # two processes
-EVERY = ("loopback", *BETWEEN)
-NEEDS = {"nixl": "nixl", "mooncake/rdma": "rdma"}  # a marker
+EVERY: tuple[str, ...] = ("loopback", *BETWEEN)
+NEEDS = {"nixl": "nixl", "nixl/tcp": "nixl", "mooncake/rdma": "rdma"}  # a marker
+
+
+def only(name: str) -> None:
+    """Go over this one in place of ours, which may come from outside; before tests are found."""
+    global BETWEEN, EVERY
+    EVERY = (name,)
+    BETWEEN = () if is_inside(name) else EVERY
+
+
+def is_inside(name: str) -> bool:
+    """Say whether both sides must be in one process."""
+    return name == "loopback" or name.endswith("/inside")
 
 
 def config_of(name: str, write_timeout_s: float) -> TransferConfig:
