@@ -46,8 +46,8 @@ from daemons.transfer.slices import cut
 NAME = "nixl"
 HEAD = "nixl:"
 NAPS_S = (0.00005, 0.001)  # between two questions: from, to
-PIECE_BYTES = 1 << 20  # of a request: only of a whole one it is told that it has arrived
-PIECES = 4  # requests under way; more would share a slow wire, and all end late
+PIECE_BYTES = 4 << 20  # of a request: only of a whole one it is told that it has arrived
+PIECES = 2  # requests under way; more share the wire and end together, late
 DEVICE = 0  # of host memory
 
 

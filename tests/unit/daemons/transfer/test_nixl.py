@@ -248,7 +248,7 @@ class Slow:
         self.link.released.append(handle)
 
 
-SLICE_BYTES = 8 << 20
+SLICE_BYTES = 32 << 20
 TIMEOUT_S = 5.0
 
 
