@@ -6,9 +6,10 @@ chunk by chunk. Prompts of eight chunks go, in turns, through either prefill and
 
 Figures are medians of a run. *Hidden*: the bytes that had landed before the forward ended. *After*:
 from the prompt's last forward to the moment at which decode has everything, by both daemons'
-stories; processes of one host have one clock. *Split - unsplit*: of the time to the only token, and
-what the goal is about. On a busy machine two forwards differ by more than the goal; where the
-hand-over after the forward is within it and the difference is not, both are told.
+stories; processes of one host have one clock. *Difference*: split less unsplit, of the time to the
+only token, and what the goal is about. Two forwards of one prompt differ by more than the goal,
+here and there, so the same is told without them: *beside*, of the time to the token less that from
+the first chunk's begin to the last one's end, by the story of whoever computed.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Case:
     after_s: list[float] = field(default_factory=list)
     split_s: list[float] = field(default_factory=list)
     unsplit_s: list[float] = field(default_factory=list)
+    beside_s: list[float] = field(default_factory=list)  # split less unsplit, without forwards
     sent_bytes: int = 0
     wire_bytes_per_s: float = 0.0
 
@@ -52,6 +54,7 @@ class Case:
         """Return the figures."""
         differences = [a - b for a, b in zip(self.split_s, self.unsplit_s, strict=True)]
         layer_s = self.sent_bytes / CHUNKS / LAYERS / self.wire_bytes_per_s
+        beside_s = statistics.median(self.beside_s)
         after_s, difference_s = statistics.median(self.after_s), statistics.median(differences)
         is_hidden, goal_s = statistics.median(self.hidden) >= 0.9, MAY_COST_S + layer_s
         return {
@@ -62,10 +65,11 @@ class Case:
             "split_ms": round(statistics.median(self.split_s) * 1e3, 1),
             "unsplit_ms": round(statistics.median(self.unsplit_s) * 1e3, 1),
             "difference_ms": round(difference_s * 1e3, 1),
+            "beside_ms": round(beside_s * 1e3, 1),
             "layer_ms": round(layer_s * 1e3, 2),
             "sent_bytes": self.sent_bytes,
             "is_met": is_hidden and difference_s <= goal_s,
-            "is_hand_over_met": is_hidden and after_s <= goal_s,
+            "is_beside_met": is_hidden and beside_s <= goal_s,
         }
 
 
@@ -84,13 +88,13 @@ def main(argv: list[str]) -> int:
         for case in measured(backend, flags.chunk, flags.rounds)
     ]
     print(f"{MODEL}, {CHUNKS} chunks of {flags.chunk}, {flags.rounds} rounds; load {load:.1f}")
-    print("backend   grain  hidden  after  goal  split  unsplit  difference  (ms)")
+    print("backend   grain  hidden  after  goal  split  unsplit  difference  beside  (ms)")
     for row in rows:
         goal_ms = MAY_COST_S * 1e3 + row["layer_ms"]
         print(
             f"{row['backend']:9} {row['grain']:6} {row['hidden']:6.1%} {row['after_ms']:6.1f}"
             f" {goal_ms:5.1f} {row['split_ms']:6.0f} {row['unsplit_ms']:8.0f}"
-            f" {row['difference_ms']:11.1f}  {verdict(row)}"
+            f" {row['difference_ms']:11.1f} {row['beside_ms']:7.1f}  {verdict(row)}"
         )
     if flags.json:
         told = {"load": load, "chunk": flags.chunk, "rounds": flags.rounds, "rows": rows}
@@ -101,8 +105,8 @@ def main(argv: list[str]) -> int:
 def verdict(row: dict[str, Any]) -> str:
     """Return in words how a case stands to the goal."""
     if row["is_met"]:
-        return "met" if row["is_hand_over_met"] else "met, but not by the hand-over alone"
-    return "MISSED" + (", but met by the hand-over alone" if row["is_hand_over_met"] else "")
+        return "met" if row["is_beside_met"] else "met, but not beside the forwards"
+    return "MISSED" + (", but met beside the forwards" if row["is_beside_met"] else "")
 
 
 def measured(backend: str, chunk: int, rounds: int) -> Iterator[Case]:
@@ -123,14 +127,15 @@ def measured(backend: str, chunk: int, rounds: int) -> Iterator[Case]:
     ):
         urls = {name: cluster.url(name) for name in (*GRAINS, "d0")}
         for number in range(rounds + 1):  # the first one warms up
-            unsplit_s = alone(urls["d0"], prompt(chunk, number))
+            unsplit_s, alone_s = alone(urls["d0"], prompt(chunk, number))
             for name, case in cases.items():
                 room = 1000 * (number + 1) + int(name[1:])
                 split_s = together(urls, name, room, prompt(chunk, number))
                 if number:
                     case.unsplit_s.append(unsplit_s)
                     case.split_s.append(split_s)
-                    note(case, urls, name, room)
+                    computed_s = note(case, urls, name, room)
+                    case.beside_s.append((split_s - computed_s) - (unsplit_s - alone_s))
         for name, case in cases.items():
             case.wire_bytes_per_s = cluster.status(name)["wire_bytes_per_s"]
     yield from cases.values()
@@ -148,12 +153,13 @@ def body(prompt: list[int], **more: Any) -> dict[str, Any]:
     return {"input_ids": prompt, "sampling_params": sampling, **more}
 
 
-def alone(decode: str, prompt: list[int]) -> float:
-    """Return how long a decode needs by itself, in seconds."""
+def alone(decode: str, prompt: list[int]) -> tuple[float, float]:
+    """Return how long a decode needs by itself, and how long it computed, in seconds."""
     began_s = time.monotonic()
     status, answer = post(f"{decode}/generate", body(prompt, local_prefill=True))
+    took_s = time.monotonic() - began_s
     assert status == 200, answer
-    return time.monotonic() - began_s
+    return took_s, forward_s(story(decode, answer["meta_info"]["bootstrap_room"]))
 
 
 def together(urls: dict[str, str], prefill: str, room: int, prompt: list[int]) -> float:
@@ -167,13 +173,14 @@ def together(urls: dict[str, str], prefill: str, room: int, prompt: list[int]) -
     return took_s
 
 
-def note(case: Case, urls: dict[str, str], prefill: str, room: int) -> None:
-    """Read what both stories say of a room."""
+def note(case: Case, urls: dict[str, str], prefill: str, room: int) -> float:
+    """Read what both stories say of a room; returns how long its prefill computed, in seconds."""
     told = story(urls[prefill], room)
     case.hidden.append(float(told["facts"].get("overlap_fraction", 0.0)))
     case.sent_bytes = sum(line["bytes"] for line in told["lines"])
     here_s = entered_s(told, "inflight")
     case.after_s.append(entered_s(story(urls["d0"], room), "prebuilt") - here_s)
+    return forward_s(told)
 
 
 def story(url: str, room: int) -> dict[str, Any]:
@@ -186,6 +193,12 @@ def story(url: str, room: int) -> dict[str, Any]:
     told = eventually(ended)
     assert told is not None
     return told
+
+
+def forward_s(told: dict[str, Any]) -> float:
+    """Return the time from a room's first forward to the end of its last one."""
+    ends_s: list[float] = [x["at_s"] for x in told["lines"] if x["because"] == "chunk computed"]
+    return ends_s[-1] - entered_s(told, "forward")
 
 
 def entered_s(told: dict[str, Any], stage: str) -> float:
