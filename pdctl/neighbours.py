@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pdctl.render import amount
 ROOT = Path("/")
 NAME = "cma"
 LIMIT_S = 30.0  # two interpreters on a busy host
+GONE_S = 10.0  # of what was killed
 PROOF = (sys.executable, "-m", "daemons.transfer.proof")
 BYTES = 4 << 20  # as daemons/transfer/proof.py writes; that one needs numpy
 
@@ -49,6 +51,8 @@ def proof(command: tuple[str, ...] = PROOF, limit_s: float = LIMIT_S) -> Told:
             out, said = process.communicate(timeout=limit_s)
         except BaseException as error:
             os.killpg(process.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=GONE_S)  # whoever is left has our pipes
             if isinstance(error, subprocess.TimeoutExpired):
                 raise ValueError(f"no answer in {limit_s:g} s") from error
             raise
