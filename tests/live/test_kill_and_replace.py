@@ -59,7 +59,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     sections = {
         **CHAOS,
         "timers": {**CHAOS["timers"], "heartbeat_s": 5, "peer_timeout_s": 8, "drain_s": 20},
-        "lb": {"port": free_port(), "poll_s": 0.2, "retry_wait_s": 50},
+        "lb": {"port": free_port(), "poll_s": 0.2, "retry_wait_s": 50, "queue_s": 50},
         "prefill": {"p0": {"port": free_port()}},
         "decode": {"d0": {"port": free_port()}},
     }
