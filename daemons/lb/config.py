@@ -39,7 +39,7 @@ class LbConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     attempts: Annotated[int, msgspec.Meta(ge=1, le=10)] = 3  # tries of one request, the first too
     retry_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.2  # retries per request
     retry_reserve: Annotated[float, msgspec.Meta(ge=0)] = 20.0  # retries saved up at most
-    retry_wait_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 5.0  # for a pair to retry on, within queue_s
+    retry_wait_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 5.0  # for a pair; at most queue_s
     breaker_failures: Annotated[int, msgspec.Meta(ge=1)] = 5  # in a row: then a worker rests
     breaker_rest_s: Seconds = 5.0  # the first time; longer after each failed try
     health_misses: Annotated[int, msgspec.Meta(ge=1)] = 5  # questions in a row without an answer
