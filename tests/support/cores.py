@@ -198,3 +198,11 @@ def told(commands: Iterable[object]) -> list[Output]:
 def causes(commands: Iterable[object]) -> list[Cause]:
     """Return the causes that the front was told."""
     return [output.failure.cause for output in told(commands) if output.failure]
+
+
+def is_idle(core: DecodeCore | PrefillCore) -> bool:
+    """Nothing is left of any room."""
+    core.pages.check()
+    core.rows.check()
+    everything_free = core.pages.free == core.pages.size and core.rows.free == core.rows.size
+    return everything_free and not core.busy and not sum(core.recorder.counts().values())

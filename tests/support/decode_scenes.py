@@ -70,14 +70,6 @@ def with_looks(
     return commands
 
 
-def is_idle(core: Scheduler) -> bool:
-    """Nothing is left of any room."""
-    core.pages.check()
-    core.rows.check()
-    everything_free = core.pages.free == core.pages.size and core.rows.free == core.rows.size
-    return everything_free and not core.busy and not sum(core.recorder.counts().values())
-
-
 def heard(core: Scheduler, now: float) -> None:
     """Let p0 give a sign of life."""
     core.handle(came(Heartbeat(P, D.epoch, now)), now)

@@ -31,14 +31,6 @@ def in_flight() -> Scheduler:
     return core
 
 
-def is_idle(core: Scheduler) -> bool:
-    """Nothing is left of any room."""
-    core.pages.check()
-    core.rows.check()
-    everything_free = core.pages.free == core.pages.size and core.rows.free == core.rows.size
-    return everything_free and not core.busy and not sum(core.recorder.counts().values())
-
-
 def heard(core: Scheduler, now: float) -> None:
     """Let d0 give a sign of life."""
     core.handle(came(Heartbeat(D, P.epoch, now)), now)

@@ -18,6 +18,7 @@ from tests.support.cores import (
     came,
     causes,
     done,
+    is_idle,
     key,
     of,
     progress,
@@ -26,7 +27,7 @@ from tests.support.cores import (
     submitted,
     told,
 )
-from tests.support.decode_scenes import SUCCESS, heard, in_transfer, is_idle, running, with_looks
+from tests.support.decode_scenes import SUCCESS, heard, in_transfer, running, with_looks
 
 
 def test_a_cut_writer_keeps_the_pages_in_quarantine_until_they_settle() -> None:

@@ -25,6 +25,7 @@ from tests.support.cores import (
     causes,
     decode_core,
     done,
+    is_idle,
     key,
     of,
     progress,
@@ -32,7 +33,7 @@ from tests.support.cores import (
     submitted,
     told,
 )
-from tests.support.decode_scenes import SUCCESS, is_idle, paired, row_read, running
+from tests.support.decode_scenes import SUCCESS, paired, row_read, running
 
 ENGINE = EngineConfig(page_size=4)
 

@@ -25,6 +25,7 @@ from tests.support.cores import (
     P,
     came,
     causes,
+    is_idle,
     key,
     of,
     progress,
@@ -33,7 +34,7 @@ from tests.support.cores import (
     submitted,
     told,
 )
-from tests.support.decode_scenes import SUCCESS, heard, in_transfer, is_idle, paired, row_read
+from tests.support.decode_scenes import SUCCESS, heard, in_transfer, paired, row_read
 
 
 def test_progress_of_another_writer_is_let_be() -> None:

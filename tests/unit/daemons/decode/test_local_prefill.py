@@ -20,12 +20,12 @@ from tests.support.cores import (
     causes,
     decode_core,
     done,
+    is_idle,
     key,
     of,
     submitted,
     told,
 )
-from tests.support.decode_scenes import is_idle
 
 ENGINE = EngineConfig(page_size=4, chunk_tokens=4, batch_tokens=8)
 

@@ -10,11 +10,21 @@ from daemons.kv.ledger import Owner
 from daemons.protocol.causes import Cause
 from daemons.protocol.handshake import Destination
 from daemons.runtime.events import Cancelled, Finished, Stopping, Tick
-from tests.support.cores import CANCELLED, came, causes, done, key, of, said, submitted, told
+from tests.support.cores import (
+    CANCELLED,
+    came,
+    causes,
+    done,
+    is_idle,
+    key,
+    of,
+    said,
+    submitted,
+    told,
+)
 from tests.support.decode_scenes import (
     SUCCESS,
     heard,
-    is_idle,
     paired,
     retracted,
     row_read,

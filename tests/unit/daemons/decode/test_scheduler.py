@@ -21,6 +21,7 @@ from tests.support.cores import (
     decode_core,
     destination,
     done,
+    is_idle,
     key,
     of,
     progress,
@@ -32,7 +33,6 @@ from tests.support.cores import (
 from tests.support.decode_scenes import (
     SUCCESS,
     in_transfer,
-    is_idle,
     paired,
     row_read,
     running,

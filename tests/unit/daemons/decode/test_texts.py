@@ -8,8 +8,8 @@ from daemons.engine.step import Begin, End
 from daemons.protocol.generate import FinishReason, Sampling
 from daemons.protocol.status import Status
 from daemons.runtime.events import Finished
-from tests.support.cores import came, done, key, of, progress, submitted, told
-from tests.support.decode_scenes import SUCCESS, is_idle, paired, row_read, running
+from tests.support.cores import came, done, is_idle, key, of, progress, submitted, told
+from tests.support.decode_scenes import SUCCESS, paired, row_read, running
 
 
 @pytest.mark.parametrize(

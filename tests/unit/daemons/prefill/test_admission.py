@@ -20,12 +20,13 @@ from tests.support.cores import (
     causes,
     destination,
     done,
+    is_idle,
     key,
     of,
     said,
     submitted,
 )
-from tests.support.prefill_scenes import in_flight, in_forward, is_idle, paired
+from tests.support.prefill_scenes import in_flight, in_forward, paired
 
 
 def test_the_two_halves_of_a_room_come_in_any_order() -> None:

@@ -19,12 +19,13 @@ from tests.support.cores import (
     causes,
     destination,
     done,
+    is_idle,
     key,
     of,
     said,
     submitted,
 )
-from tests.support.prefill_scenes import in_flight, in_forward, is_idle, layered, paired
+from tests.support.prefill_scenes import in_flight, in_forward, layered, paired
 
 
 def test_a_cancel_before_the_destination_ends_the_room_and_answers_the_destination() -> None:

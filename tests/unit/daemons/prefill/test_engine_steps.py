@@ -16,12 +16,13 @@ from tests.support.cores import (
     causes,
     destination,
     done,
+    is_idle,
     key,
     of,
     submitted,
     told,
 )
-from tests.support.prefill_scenes import heard, in_forward, is_idle, layered, paired
+from tests.support.prefill_scenes import heard, in_forward, layered, paired
 
 
 def test_prompt_log_probabilities_are_told_when_asked_for() -> None:

@@ -20,13 +20,14 @@ from tests.support.cores import (
     causes,
     destination,
     done,
+    is_idle,
     key,
     of,
     said,
     submitted,
     told,
 )
-from tests.support.prefill_scenes import heard, in_flight, in_forward, is_idle, paired
+from tests.support.prefill_scenes import heard, in_flight, in_forward, paired
 
 
 def test_a_first_token_that_ends_the_text_is_told_so() -> None:

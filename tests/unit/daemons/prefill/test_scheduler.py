@@ -28,6 +28,7 @@ from tests.support.cores import (
     causes,
     destination,
     done,
+    is_idle,
     key,
     of,
     prefill_core,
@@ -35,7 +36,7 @@ from tests.support.cores import (
     submitted,
     told,
 )
-from tests.support.prefill_scenes import heard, in_flight, in_forward, is_idle, paired
+from tests.support.prefill_scenes import heard, in_flight, in_forward, paired
 
 # --- one room, told once ---
 
